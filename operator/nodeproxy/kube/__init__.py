@@ -1,0 +1,1 @@
+"""What the API server, or a folder of manifests, says: typed, validated objects and their changes."""

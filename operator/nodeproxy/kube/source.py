@@ -1,0 +1,82 @@
+"""The seam between where objects come from and what is done with them.
+
+A source (a folder of manifests, the API server) runs on its own threads and tells a :class:`Sink` what is there:
+first the initial state, kind by kind, each closed by :meth:`Sink.complete`; then changes. Changes are per object,
+keyed, and level-based: the whole new object, or None when it is gone. Several changes that belong together (one
+rename of a file, one relist) come as one batch and are synced together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from nodeproxy.kube.objects import KubeObject
+
+
+class ObjectKey(NamedTuple):
+    """Names one object: kind, namespace (empty for cluster-scoped kinds) and name."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An object as it is now; ``object`` None: it is gone."""
+
+    key: ObjectKey
+    object: KubeObject | None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """Input that was left out, wholly or in part.
+
+    Attributes:
+        origin: where it was read: ``path/file.yaml#2`` (document 2), or an API resource.
+        subject: the object at fault, as ``Service ns/name``; empty if its key could not be read.
+        field: path of the field, as ``spec.ports[1].port``; empty for the document as a whole.
+        reason: what is wrong with it, with the value.
+        fatal: the whole object (or file) was left out, and what was known of it before stays in force.
+    """
+
+    origin: str
+    subject: str
+    field: str
+    reason: str
+    fatal: bool = False
+
+
+class Sink(Protocol):
+    """Takes what a source says. Called from the source's threads; never blocks for long."""
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Take a batch of changes that belong together."""
+
+    def complete(self, kind: str) -> None:
+        """The initial state of ``kind`` has been handed over. May be called again after a relist."""
+
+    def report(self, problems: Sequence[Problem]) -> None:
+        """Take the whole list of problems that stand now; it replaces the one before."""
+
+
+class Source(Protocol):
+    """Somewhere objects come from."""
+
+    def start(self, sink: Sink) -> None:
+        """Begin to deliver to ``sink``, from a thread of the source's own.
+
+        Raises:
+            SourceError: it can never work (no such folder, no credentials).
+        """
+
+    def stop(self) -> None:
+        """Stop, and return when nothing more will be delivered."""
+
+
+class SourceError(Exception):
+    """A source that cannot work; the message says why and names the thing at fault."""
