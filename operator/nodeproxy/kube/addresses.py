@@ -9,7 +9,6 @@ import functools
 import ipaddress
 import re
 import socket
-
 from ipaddress import IPv4Network, IPv6Network
 
 

@@ -20,7 +20,7 @@ class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False, kw_only=Tru
     """Base: camelCase on the wire, immutable, invisible to the garbage collector (no cycles are possible)."""
 
 
-class Labels(_Struct, rename=None):
+class Labels(_Struct, frozen=True, rename=None):
     """The labels that mean something to a proxy."""
 
     service_name: str | None = msgspec.field(name="kubernetes.io/service-name", default=None)
@@ -29,7 +29,7 @@ class Labels(_Struct, rename=None):
     zone: str | None = msgspec.field(name="topology.kubernetes.io/zone", default=None)
 
 
-class Annotations(_Struct, rename=None):
+class Annotations(_Struct, frozen=True, rename=None):
     """The annotations that mean something to a proxy."""
 
     load_balancer_source_ranges: str | None = msgspec.field(
@@ -40,7 +40,7 @@ class Annotations(_Struct, rename=None):
     )
 
 
-class ObjectMeta(_Struct):
+class ObjectMeta(_Struct, frozen=True):
     """metav1.ObjectMeta. ``namespace`` is empty for cluster-scoped kinds; times are RFC 3339."""
 
     name: str
@@ -55,7 +55,7 @@ class ObjectMeta(_Struct):
 # --- core/v1 Service -------------------------------------------------------------------------------------------------
 
 
-class ServicePortSpec(_Struct):
+class ServicePortSpec(_Struct, frozen=True):
     """core/v1 ServicePort. ``name`` is empty when there is one unnamed port; ``node_port`` 0 means none."""
 
     port: int
@@ -64,19 +64,19 @@ class ServicePortSpec(_Struct):
     node_port: int | None = None
 
 
-class ClientIPConfig(_Struct):
+class ClientIPConfig(_Struct, frozen=True):
     """core/v1 ClientIPConfig: seconds that affinity lasts (API default 10800)."""
 
     timeout_seconds: int | None = None
 
 
-class SessionAffinityConfig(_Struct):
+class SessionAffinityConfig(_Struct, frozen=True):
     """core/v1 SessionAffinityConfig."""
 
     client_ip: ClientIPConfig | None = msgspec.field(name="clientIP", default=None)
 
 
-class ServiceSpec(_Struct):
+class ServiceSpec(_Struct, frozen=True):
     """core/v1 ServiceSpec.
 
     ``load_balancer_source_ranges``: None means open to all; an empty tuple, after cleaning, means that ranges were
@@ -97,26 +97,26 @@ class ServiceSpec(_Struct):
     health_check_node_port: int | None = None
 
 
-class LoadBalancerIngress(_Struct):
+class LoadBalancerIngress(_Struct, frozen=True):
     """core/v1 LoadBalancerIngress. No ``ip``: a host name, which a proxy ignores."""
 
     ip: str | None = None
     ip_mode: str | None = None
 
 
-class LoadBalancerStatus(_Struct):
+class LoadBalancerStatus(_Struct, frozen=True):
     """core/v1 LoadBalancerStatus."""
 
     ingress: tuple[LoadBalancerIngress, ...] | None = None
 
 
-class ServiceStatus(_Struct):
+class ServiceStatus(_Struct, frozen=True):
     """core/v1 ServiceStatus."""
 
     load_balancer: LoadBalancerStatus | None = None
 
 
-class Service(_Struct, tag_field="kind", tag="Service"):
+class Service(_Struct, frozen=True, tag_field="kind", tag="Service"):
     """core/v1 Service."""
 
     metadata: ObjectMeta
@@ -127,7 +127,7 @@ class Service(_Struct, tag_field="kind", tag="Service"):
 # --- discovery.k8s.io/v1 EndpointSlice -------------------------------------------------------------------------------
 
 
-class EndpointConditions(_Struct):
+class EndpointConditions(_Struct, frozen=True):
     """discovery/v1 EndpointConditions. Unset: ready and serving, not terminating."""
 
     ready: bool | None = None
@@ -135,20 +135,20 @@ class EndpointConditions(_Struct):
     terminating: bool | None = None
 
 
-class Hint(_Struct):
+class Hint(_Struct, frozen=True):
     """discovery/v1 ForZone and ForNode."""
 
     name: str
 
 
-class EndpointHints(_Struct):
+class EndpointHints(_Struct, frozen=True):
     """discovery/v1 EndpointHints."""
 
     for_zones: tuple[Hint, ...] | None = None
     for_nodes: tuple[Hint, ...] | None = None
 
 
-class EndpointEntry(_Struct):
+class EndpointEntry(_Struct, frozen=True):
     """discovery/v1 Endpoint. Only the first address counts."""
 
     addresses: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ class EndpointEntry(_Struct):
     hints: EndpointHints | None = None
 
 
-class EndpointPort(_Struct):
+class EndpointPort(_Struct, frozen=True):
     """discovery/v1 EndpointPort. No ``port``: contributes nothing. No ``name``: the empty name."""
 
     name: str | None = None
@@ -165,7 +165,7 @@ class EndpointPort(_Struct):
     protocol: Protocol | None = None
 
 
-class EndpointSlice(_Struct, tag_field="kind", tag="EndpointSlice"):
+class EndpointSlice(_Struct, frozen=True, tag_field="kind", tag="EndpointSlice"):
     """discovery.k8s.io/v1 EndpointSlice."""
 
     metadata: ObjectMeta
@@ -177,13 +177,13 @@ class EndpointSlice(_Struct, tag_field="kind", tag="EndpointSlice"):
 # --- core/v1 Node ----------------------------------------------------------------------------------------------------
 
 
-class Taint(_Struct):
+class Taint(_Struct, frozen=True):
     """core/v1 Taint."""
 
     key: str
 
 
-class NodeSpec(_Struct):
+class NodeSpec(_Struct, frozen=True):
     """core/v1 NodeSpec."""
 
     pod_cidr: str | None = msgspec.field(name="podCIDR", default=None)
@@ -191,20 +191,20 @@ class NodeSpec(_Struct):
     taints: tuple[Taint, ...] | None = None
 
 
-class NodeAddress(_Struct):
+class NodeAddress(_Struct, frozen=True):
     """core/v1 NodeAddress. ``type`` is InternalIP, ExternalIP, Hostname, …; host names stay as they are."""
 
     type: str
     address: str
 
 
-class NodeStatus(_Struct):
+class NodeStatus(_Struct, frozen=True):
     """core/v1 NodeStatus."""
 
     addresses: tuple[NodeAddress, ...] | None = None
 
 
-class Node(_Struct, tag_field="kind", tag="Node"):
+class Node(_Struct, frozen=True, tag_field="kind", tag="Node"):
     """core/v1 Node."""
 
     metadata: ObjectMeta
@@ -215,13 +215,13 @@ class Node(_Struct, tag_field="kind", tag="Node"):
 # --- networking.k8s.io/v1 ServiceCIDR --------------------------------------------------------------------------------
 
 
-class ServiceCIDRSpec(_Struct):
+class ServiceCIDRSpec(_Struct, frozen=True):
     """networking/v1 ServiceCIDRSpec."""
 
     cidrs: tuple[str, ...] | None = None
 
 
-class ServiceCIDR(_Struct, tag_field="kind", tag="ServiceCIDR"):
+class ServiceCIDR(_Struct, frozen=True, tag_field="kind", tag="ServiceCIDR"):
     """networking.k8s.io/v1 ServiceCIDR."""
 
     metadata: ObjectMeta
