@@ -1,0 +1,49 @@
+# Every command sets up what it needs first; `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Packages in ~/.local and PYTHONPATH would shadow what the project pins.
+export PYTHONNOUSERSITE := 1
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+PY := .venv/bin/python
+AS_ROOT := tools/as-root.sh
+
+# Passed to pytest: make test ARGS="tests/unit -k slices"
+ARGS ?=
+# Passed to the demo: make demo DEMO_ARGS=--help
+DEMO_ARGS ?=
+
+.PHONY: help setup demo test lint typecheck check format clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## install Debian packages and the virtual environment .venv (only what is missing)
+	@tools/setup.sh
+
+demo: setup ## build a small world of network namespaces and balance real connections in it
+	@$(AS_ROOT) $(PY) demo/demo.py $(DEMO_ARGS)
+
+test: setup ## run the unit tests and the tests with real packets (ARGS="..." goes to pytest)
+	@$(AS_ROOT) $(PY) -m pytest $(ARGS)
+
+lint: setup ## check style, formatting and the one-way layers
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/lint-imports
+
+typecheck: setup ## check types (mypy, strict)
+	@.venv/bin/mypy
+
+check: lint typecheck test ## all of the checks above: what CI runs
+
+format: setup ## rewrite the Python files in the project's format
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
+
+clean: ## remove the virtual environment, caches and built files
+	@rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name .git -prune -o -type d -name __pycache__ -exec rm -rf {} +
