@@ -33,7 +33,7 @@ test: setup ## run the unit tests and the tests with real packets (ARGS="..." go
 lint: setup ## check style, formatting and the one-way layers
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
-	@.venv/bin/lint-imports
+	@.venv/bin/lint-imports --no-logo
 
 typecheck: setup ## check types (mypy, strict)
 	@.venv/bin/mypy

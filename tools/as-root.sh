@@ -23,7 +23,7 @@ fi
 
 if command -v sudo >/dev/null && { [[ -t 0 ]] || sudo -n true 2>/dev/null; }; then
     echo "user namespaces are not available to $(id -un): using sudo" >&2
-    exec sudo --preserve-env=CI,PYTHONNOUSERSITE,PATH -- env PYTHONDONTWRITEBYTECODE=1 "$@"
+    exec sudo --preserve-env=CI,PYTHONNOUSERSITE -- "$@"
 fi
 echo "error: this needs root, sudo, or unprivileged user namespaces" >&2
 echo "       (sysctl kernel.unprivileged_userns_clone=1, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)" >&2
