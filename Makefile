@@ -8,6 +8,13 @@ MAKEFLAGS += --no-print-directory
 export PYTHONNOUSERSITE := 1
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
+# Caches by user, so that `sudo make test` leaves nothing behind that the
+# user's own `make test` then fails to write.
+CACHE := $(CURDIR)/.cache-$(shell id -u)
+export RUFF_CACHE_DIR := $(CACHE)/ruff
+export MYPY_CACHE_DIR := $(CACHE)/mypy
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CACHE)/hypothesis
+
 PY := .venv/bin/python
 AS_ROOT := tools/as-root.sh
 
@@ -28,12 +35,12 @@ demo: setup ## build a small world of network namespaces and balance real connec
 	@$(AS_ROOT) $(PY) demo/demo.py $(DEMO_ARGS)
 
 test: setup ## run the unit tests and the tests with real packets (ARGS="..." goes to pytest)
-	@$(AS_ROOT) $(PY) -m pytest $(ARGS)
+	@$(AS_ROOT) $(PY) -m pytest -o cache_dir="$(CACHE)/pytest" $(ARGS)
 
 lint: setup ## check style, formatting and the one-way layers
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
-	@.venv/bin/lint-imports --no-logo
+	@.venv/bin/lint-imports --no-logo --cache-dir "$(CACHE)/import-linter"
 
 typecheck: setup ## check types (mypy, strict)
 	@.venv/bin/mypy
@@ -45,5 +52,5 @@ format: setup ## rewrite the Python files in the project's format
 	@.venv/bin/ruff format .
 
 clean: ## remove the virtual environment, caches and built files
-	@rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .cache-* dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name .git -prune -o -type d -name __pycache__ -exec rm -rf {} +

@@ -23,7 +23,9 @@ fi
 
 if command -v sudo >/dev/null && { [[ -t 0 ]] || sudo -n true 2>/dev/null; }; then
     echo "user namespaces are not available to $(id -un): using sudo" >&2
-    exec sudo --preserve-env=CI,PYTHONNOUSERSITE -- "$@"
+    # Files that root leaves in the tree would be in the user's way.
+    exec sudo --preserve-env=CI,PYTHONNOUSERSITE -- env PYTHONDONTWRITEBYTECODE=1 \
+        PYTEST_ADDOPTS="-p no:cacheprovider" HYPOTHESIS_STORAGE_DIRECTORY="$PWD/.cache-0" "$@"
 fi
 echo "error: this needs root, sudo, or unprivileged user namespaces" >&2
 echo "       (sysctl kernel.unprivileged_userns_clone=1, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)" >&2
