@@ -1,0 +1,1 @@
+"""Real packets: nodes, pods and clients out of network namespaces, and the agent between them."""
