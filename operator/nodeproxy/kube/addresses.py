@@ -9,7 +9,7 @@ import functools
 import ipaddress
 import re
 import socket
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 
 class Family(enum.IntEnum):
@@ -24,8 +24,10 @@ class Family(enum.IntEnum):
         return f"IPv{self.value}"
 
 
-_LEADING_ZEROS = re.compile(r"(?<![0-9a-fA-F:.])0+(?=[0-9]+\.)|(?<=\.)0+(?=[0-9])")
-_MAPPED = "::ffff:"
+# Leading zeros of a decimal octet: the first (at the start, or after the colon of a mapped address), or a later one.
+_LEADING_ZEROS = re.compile(r"(?<![0-9a-fA-F.])0+(?=[0-9]+\.)|(?<=\.)0+(?=[0-9])")
+_MAX_LENGTH = 100  # no address is that long; a bound on the work that a line of zeros may cause
+_MAPPED_BITS = 96  # length of ::ffff:0:0/96, which stands for all of IPv4 (RFC 4291, section 2.5.5.2)
 
 
 def canonical_address(text: str) -> str:
@@ -49,23 +51,29 @@ def canonical_address(text: str) -> str:
     return canonical if "." not in canonical else _slow_canonical_address(text)
 
 
-def _slow_canonical_address(text: str) -> str:
+def _parse(text: str) -> IPv4Address | IPv6Address:
     trimmed = text.strip()
-    if "%" in trimmed:
-        msg = f"{text!r} is not an IP address"
-        raise ValueError(msg)
     try:
-        address = ipaddress.ip_address(_LEADING_ZEROS.sub("", trimmed))
+        if "%" in trimmed or len(trimmed) > _MAX_LENGTH:
+            raise ValueError
+        return ipaddress.ip_address(_LEADING_ZEROS.sub("", trimmed))
     except ValueError:
         msg = f"{text!r} is not an IP address"
         raise ValueError(msg) from None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+
+
+def _slow_canonical_address(text: str) -> str:
+    address = _parse(text)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return address.compressed
 
 
 def canonical_cidr(text: str) -> str:
     """The one spelling of a CIDR: trimmed, leading zeros read as decimal, host bits cleared.
+
+    ``::ffff:10.0.0.0/104`` is ``10.0.0.0/8``; a shorter prefix than 96 reaches beyond the mapped addresses, and so
+    stays IPv6.
 
     Raises:
         ValueError: it is not an address, a slash and a prefix length.
@@ -74,11 +82,13 @@ def canonical_cidr(text: str) -> str:
     try:
         if not slash or not length.isascii() or not length.isdecimal():
             raise ValueError
-        network = ipaddress.ip_network(f"{canonical_address(address)}/{int(length)}", strict=False)
+        parsed, bits = _parse(address), int(length)
+        if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None and bits >= _MAPPED_BITS:
+            parsed, bits = parsed.ipv4_mapped, bits - _MAPPED_BITS
+        return ipaddress.ip_network((parsed, bits), strict=False).compressed
     except ValueError:
         msg = f"{text!r} is not a CIDR"
         raise ValueError(msg) from None
-    return network.compressed
 
 
 def family_of(address_or_cidr: str) -> Family:

@@ -1,10 +1,14 @@
 """Service ports: what one port of one Service asks for in one IP family."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nodeproxy.kube.addresses import Family
-from nodeproxy.kube.objects import Protocol
+from nodeproxy.kube.addresses import Family, family_of
+from nodeproxy.kube.objects import LoadBalancerIngress, Protocol, Service, ServiceSpec
+
+_HEADLESS = "None"
+_DEFAULT_AFFINITY_SECONDS = 10800  # API default of sessionAffinityConfig.clientIP.timeoutSeconds
 
 
 class ServicePortName(NamedTuple):
@@ -69,3 +73,98 @@ class ServicePort:
     def uses_local_endpoints(self) -> bool:
         """Whether any traffic is limited to endpoints of this node."""
         return self.internal_policy_local or (self.external_policy_local and self.externally_accessible)
+
+
+def why_not_served(service: Service) -> str | None:
+    """Why no proxy rules are made for a Service in any family; None if it is served.
+
+    A Service labelled ``service.kubernetes.io/service-proxy-name``, whatever the value, belongs to another proxy.
+    """
+    labels = service.metadata.labels
+    if labels is not None and labels.service_proxy_name is not None:
+        return "label service.kubernetes.io/service-proxy-name hands it to another proxy"
+    spec = service.spec
+    if spec.type == "ExternalName":
+        return "type ExternalName"
+    addresses = (spec.cluster_ip, *(spec.cluster_ips or ()))
+    if _HEADLESS in addresses:
+        return "headless"
+    return None if any(addresses) else "no ClusterIP"
+
+
+def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
+    """The ports that one Service asks for in one family, in the order of ``spec.ports``.
+
+    Nothing if the Service is not served at all (:func:`why_not_served`) or has no ClusterIP of this family. Of two
+    ports with one name and protocol, which the API does not let pass, the later one counts. Node port and
+    load-balancer addresses count whatever the type is: they may outlive a change of type until they are released.
+    """
+    if why_not_served(service) is not None:
+        return ()
+    spec = service.spec
+    cluster_ip = _cluster_ip(spec, family)
+    if not cluster_ip:
+        return ()
+    meta = service.metadata
+    external_ips = _of_family(spec.external_ips, family)
+    vips = _load_balancer_vips(service, family)
+    ranges = spec.load_balancer_source_ranges
+    source_ranges = None if ranges is None else _of_family(ranges, family)
+    affinity = _affinity_seconds(spec)
+    external_local = _external_policy_local(spec)
+    health_check = (spec.health_check_node_port or 0) if external_local and spec.type == "LoadBalancer" else 0
+    found: dict[ServicePortName, ServicePort] = {}
+    for port in spec.ports or ():
+        name = ServicePortName(meta.namespace, meta.name, port.name or "", port.protocol or "TCP")
+        found[name] = ServicePort(
+            name=name,
+            family=family,
+            created=meta.creation_timestamp or "",
+            cluster_ip=cluster_ip,
+            port=port.port,
+            node_port=port.node_port or 0,
+            external_ips=external_ips,
+            load_balancer_vips=vips,
+            source_ranges=source_ranges,
+            affinity_seconds=affinity,
+            internal_policy_local=spec.internal_traffic_policy == "Local",
+            external_policy_local=external_local,
+            health_check_node_port=health_check,
+        )
+    return tuple(found.values())
+
+
+def _of_family(texts: Iterable[str | None] | None, family: Family) -> tuple[str, ...]:
+    """Addresses or CIDRs of one family, in order, without duplicates and blanks."""
+    return tuple(dict.fromkeys(text for text in texts or () if text and family_of(text) == family))
+
+
+def _cluster_ip(spec: ServiceSpec, family: Family) -> str:
+    """The ClusterIP of one family, or the empty text.
+
+    ``clusterIPs`` runs parallel to ``ipFamilies``, but is searched by family and not by index: cleaning may have
+    taken an unreadable address out of it. Objects that no API server has defaulted may lack either list.
+    """
+    if spec.ip_families and family.label not in spec.ip_families:
+        return ""
+    return next(iter(_of_family((*(spec.cluster_ips or ()), spec.cluster_ip), family)), "")
+
+
+def _load_balancer_vips(service: Service, family: Family) -> tuple[str, ...]:
+    """Addresses of the load balancer that are short-circuited here: not those of ipMode Proxy (KEP-1860)."""
+    balancer = service.status.load_balancer if service.status is not None else None
+    ingress: tuple[LoadBalancerIngress, ...] = (balancer.ingress if balancer is not None else None) or ()
+    return _of_family((entry.ip for entry in ingress if (entry.ip_mode or "VIP") == "VIP"), family)
+
+
+def _affinity_seconds(spec: ServiceSpec) -> int:
+    if spec.session_affinity != "ClientIP":
+        return 0
+    client = spec.session_affinity_config.client_ip if spec.session_affinity_config is not None else None
+    return (client.timeout_seconds if client is not None else None) or _DEFAULT_AFFINITY_SECONDS
+
+
+def _external_policy_local(spec: ServiceSpec) -> bool:
+    """Whether externalTrafficPolicy Local applies: the type has external traffic, or external IPs bring some."""
+    has_external_traffic = spec.type in ("LoadBalancer", "NodePort") or bool(spec.external_ips)
+    return spec.external_traffic_policy == "Local" and has_external_traffic
