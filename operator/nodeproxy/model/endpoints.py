@@ -60,9 +60,10 @@ def owner(endpoint_slice: EndpointSlice) -> tuple[str, str] | None:
 def merge_slices(slices: Iterable[EndpointSlice], family: Family) -> dict[PortKey, tuple[Endpoint, ...]]:
     """The endpoints in the slices of one Service, by port, for one family.
 
-    Slices of another address type are left out, as are ports without a number and endpoints without an address; of
-    several addresses the first counts (discovery/v1: they are interchangeable). The API leaves the meaning of unset
-    conditions to consumers: unset ``ready`` and ``serving`` are true, each on its own, unset ``terminating`` is false.
+    Slices of another address type are left out, as are ports without a number and endpoints without an address of
+    the family; of several addresses the first counts (discovery/v1: they are interchangeable). The API leaves the
+    meaning of unset conditions to consumers: unset ``ready`` and ``serving`` are true, each on its own, unset
+    ``terminating`` is false.
 
     The endpoints of a port are sorted by :attr:`Endpoint.sort_key`. When one address and port occurs several times
     (a dead Pod's address was given to a new one), the most usable entry wins: ready, then serving and terminating,
@@ -81,11 +82,14 @@ def merge_slices(slices: Iterable[EndpointSlice], family: Family) -> dict[PortKe
 
 def _collect(entries: Iterable[EndpointEntry], port: int, family: Family, by_text: dict[str, Endpoint]) -> None:
     """Add one endpoint per entry to ``by_text``, which is keyed by the text to sort by."""
-    before, after = ("[", f"]:{port}") if family is Family.IPV6 else ("", f":{port}")
+    is_ipv6 = family is Family.IPV6
+    before, after = ("[", f"]:{port}") if is_ipv6 else ("", f":{port}")
     for entry in entries:
         if not entry.addresses:
             continue
         address = entry.addresses[0]
+        if (":" in address) is not is_ipv6:
+            continue  # ::ffff:10.0.0.1 in an IPv6 slice is an IPv4 address, and no IPv6 rule can hold it
         state = entry.conditions or _UNSET
         hints = entry.hints
         endpoint = Endpoint(

@@ -92,6 +92,13 @@ def test_slices_with_nothing_for_the_family_contribute_nothing(empty: EndpointSl
     assert merge_slices([empty], Family.IPV4) == {}
 
 
+def test_an_address_of_the_other_family_is_left_out() -> None:
+    mixed = (entry("10.0.0.1"), entry("fd00::1"))
+    assert [e.address for e in http(a_slice(*mixed))] == ["10.0.0.1"]
+    six = merge_slices([a_slice(*mixed, address_type="IPv6")], Family.IPV6)
+    assert [e.address for e in six["http", "TCP"]] == ["fd00::1"]
+
+
 def test_only_the_first_address_counts() -> None:
     assert http(a_slice(EndpointEntry(addresses=("10.0.0.2", "10.0.0.1")))) == (Endpoint("10.0.0.2", 8080),)
 
@@ -166,6 +173,11 @@ def test_the_most_usable_of_several_entries_for_one_address_wins(
 def test_of_two_ready_entries_the_one_that_stays_wins() -> None:
     going, staying = entry(node="a", ready=True, terminating=True), entry(node="b", ready=True)
     for order in ((going, staying), (staying, going)):
+        assert [e.node_name for e in http(a_slice(*order))] == ["b"]
+
+
+def test_of_two_equally_usable_entries_the_one_whose_node_is_known_wins() -> None:
+    for order in ((entry(), entry(node="b")), (entry(node="b"), entry())):
         assert [e.node_name for e in http(a_slice(*order))] == ["b"]
 
 
