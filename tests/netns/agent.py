@@ -31,7 +31,7 @@ class AgentError(RuntimeError):
 class Agent:
     """``nodeproxy run`` on a node, reading a folder of manifests. Use it in a ``with`` statement.
 
-    The folder starts with the Nodes and the ServiceCIDR. ClusterIPs 201 to 250 are the agent's own: after each change
+    A folder of its own starts with the Nodes and the ServiceCIDR. ClusterIPs 201 to 250 are the agent's own: after each change
     a Service with the next of them, and no endpoints, is written last, and once the kernel knows it, it knows all
     that came before.
 
@@ -58,12 +58,11 @@ class Agent:
         self._marker = _MARKER_FIRST
         if self._owns_folder:
             self.folder.write("cluster", cluster(node.world))
-            self._write_marker()
 
     def __enter__(self) -> Self:
         try:
             self.start()
-            self.wait_synced()
+            self.settle()
         except BaseException:
             self.close()
             raise
@@ -138,15 +137,9 @@ class Agent:
         Raises:
             AgentError: it took longer than ``timeout`` seconds, or the agent ended.
         """
-        self._write_marker()
-        self.wait_synced(timeout)
-
-    def wait_synced(self, timeout: float = 10) -> None:
-        """Wait until the kernel holds the last marker (see :meth:`settle`).
-
-        Raises:
-            AgentError: it took longer than ``timeout`` seconds, or the agent ended.
-        """
+        self._marker = self._marker + 1 if self._marker < _MARKER_LAST else _MARKER_FIRST
+        marker = service("marker", self._marker, [port(9)], namespace="zz-harness")
+        self.folder.write("zz-marker", [marker])
         deadline = time.monotonic() + timeout
         missing = list(FAMILIES)
         while missing:
@@ -210,11 +203,6 @@ class Agent:
                 raise self._error(f"no log line with {words} within {timeout} s")
             time.sleep(0.01)
         return lines
-
-    def _write_marker(self) -> None:
-        self._marker = self._marker + 1 if self._marker < _MARKER_LAST else _MARKER_FIRST
-        marker = service("marker", self._marker, [port(9)], namespace="zz-harness")
-        self.folder.write("zz-marker", [marker])
 
     def _end(self, number: signal.Signals) -> int:
         process, self._process = self._process, None

@@ -33,8 +33,7 @@ class Monitor:
         self._lines: list[Line] = []
 
     def __enter__(self) -> Self:
-        # nft flushes its output at the end of each transaction only if it is a terminal or told so.
-        self._process = self._namespace.start("stdbuf", "-oL", "nft", "monitor", stdout=subprocess.PIPE)
+        self._process = self._namespace.start("nft", "monitor", stdout=subprocess.PIPE)
         self._thread = threading.Thread(target=self._read, name="nft monitor", daemon=True)
         self._thread.start()
         try:

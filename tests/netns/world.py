@@ -112,20 +112,15 @@ class Node(Host):
         secondary: another address of it on the same interface.
         pod_range: the CIDRs of its pods.
         gateway: its address on the pods' bridge; what pods of its own see of it.
-        pods: the pods by name, ``pod-a1`` first on node-a.
+        pods: its pods by name.
     """
 
-    def __init__(self, world: "World", index: int, pods: int) -> None:
-        letter = string.ascii_lowercase[index]
-        super().__init__(world, f"node-{letter}", plan.node_address(index))
+    def __init__(self, world: "World", index: int, pods: Sequence[str]) -> None:
+        super().__init__(world, f"node-{string.ascii_lowercase[index]}", plan.node_address(index))
         self.secondary = plan.node_secondary(index)
         self.pod_range = plan.pod_range(index)
         self.gateway = plan.pod_gateway(index)
-        self.pods = {
-            name: Pod(self, name, plan.pod_address(index, number))
-            for number in range(1, pods + 1)
-            for name in [f"pod-{letter}{number}"]
-        }
+        self.pods = {name: Pod(self, name, plan.pod_address(index, number)) for number, name in enumerate(pods, 1)}
 
     def pod(self, name: str) -> Pod:
         """One of its pods, by name."""
@@ -140,8 +135,8 @@ class World:
     """Nodes, pods, router and client, wired up. Close it, or use it in a ``with`` statement.
 
     Args:
-        nodes: how many nodes.
-        pods: how many pods on each.
+        nodes: how many nodes: node-a, node-b, …
+        pods: how many pods on each: pod-a1, pod-a2, … on node-a; or the names of each node's pods.
 
     Attributes:
         servers: the thread that answers for everybody.
@@ -151,13 +146,16 @@ class World:
         nodes: the nodes by name.
     """
 
-    def __init__(self, nodes: int = 2, pods: int = 3) -> None:
+    def __init__(self, nodes: int = 2, pods: int | Sequence[Sequence[str]] = 3) -> None:
         self._namespaces: list[Namespace] = []
         self.servers = ServerLoop()
         try:
             self.router = Host(self, "router", plan.ROUTER)
             self.client = Host(self, "client", plan.CLIENT)
-            self.nodes = {node.name: node for node in (Node(self, index, pods) for index in range(nodes))}
+            if isinstance(pods, int):
+                letters = string.ascii_lowercase[:nodes]
+                pods = [[f"pod-{letter}{number}" for number in range(1, pods + 1)] for letter in letters]
+            self.nodes = {node.name: node for node in (Node(self, index, pods[index]) for index in range(nodes))}
             self._wire_underlay()
             for node in self.nodes.values():
                 self._wire_pods(node)
