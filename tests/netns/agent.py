@@ -31,9 +31,9 @@ class AgentError(RuntimeError):
 class Agent:
     """``nodeproxy run`` on a node, reading a folder of manifests. Use it in a ``with`` statement.
 
-    A folder of its own starts with the Nodes and the ServiceCIDR. ClusterIPs 201 to 250 are the agent's own: after each change
-    a Service with the next of them, and no endpoints, is written last, and once the kernel knows it, it knows all
-    that came before.
+    A folder of its own starts with the Nodes and the ServiceCIDR. ClusterIPs 201 to 250 are the agent's own: after
+    each change a Service with the next of them, and no endpoints, is written last, and once the kernel knows it, it
+    knows all that came before.
 
     Args:
         node: where it runs.
@@ -138,8 +138,8 @@ class Agent:
             AgentError: it took longer than ``timeout`` seconds, or the agent ended.
         """
         self._marker = self._marker + 1 if self._marker < _MARKER_LAST else _MARKER_FIRST
-        marker = service("marker", self._marker, [port(9)], namespace="zz-harness")
-        self.folder.write("zz-marker", [marker])
+        last = service("marker", self._marker, [port(9)], namespace="zz-harness")
+        self.folder.write("zz-marker", [last])
         deadline = time.monotonic() + timeout
         missing = list(FAMILIES)
         while missing:

@@ -100,7 +100,7 @@ def test_one_change_costs_what_it_changes(world: World, agent: Agent) -> None:
     [
         "{",
         "\x00\x01\x02",
-        '{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a; flush ruleset", "namespace": "x"}, "spec": {}}',
+        '{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a; drop", "namespace": "x"}, "spec": {}}',
         '{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"clusterIP": 5}}',
         "[1, 2, 3]",
     ],

@@ -174,7 +174,8 @@ def test_started_command_dies_with_its_parent() -> None:
     ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        assert Path(f"/proc/{child}").exists()
+        while Path(f"/proc/{child}/comm").read_text() != "sleep\n":
+            time.sleep(0.01)
         parent.kill()
     deadline = time.monotonic() + 5
     while not _gone(child) and time.monotonic() < deadline:

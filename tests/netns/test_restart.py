@@ -83,7 +83,7 @@ def _steady_client(world: World, family: Family) -> Iterator[list[Outcome]]:
 
 
 def test_kill_and_restart_lose_and_write_nothing(world: World, agent: Agent) -> None:
-    """Three times kill -9 and restart: a client that connects every 5 ms gets all its answers, and the kernel sees no write."""
+    """Through three times kill -9 and restart, clients that connect every 5 ms are answered, and nothing is written."""
     with (
         Monitor(agent.node.namespace) as monitor,
         _steady_client(world, 4) as outcomes4,
