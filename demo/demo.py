@@ -95,9 +95,9 @@ class Demo:
             ("from the node", node),
             ("from outside", self.world.client),
         ]
-        widths = (19, 30, 24, 24, 24)
+        widths = (23, 30, 23, 23, 23)
         heads = ("SERVICE", "FRONTEND", *(title.upper() for title, _ in origins))
-        say("  " + "".join(head.ljust(width) for head, width in zip(heads, widths, strict=True)))
+        say("  " + "".join(head.ljust(width) for head, width in zip(heads, widths, strict=True)).rstrip())
         for frontend in frontends:
             cells = [frontend.service.partition("/")[2], str(frontend)]
             for title, origin in origins:
