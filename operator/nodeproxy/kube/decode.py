@@ -31,6 +31,9 @@ API_VERSIONS = {
 """The one apiVersion that is read, per kind."""
 
 
+_LONGEST_KIND = 200
+
+
 class Decoded(NamedTuple):
     """What came of one object.
 
@@ -98,7 +101,7 @@ def decode(raw: object, origin: str, default_kind: str = "") -> Decoded:
     except Rejected as rejected:
         return _fatal(origin, None, rejected)
     if not _is_ours(kind, api_version):
-        return Decoded(ignored=f"{api_version} {kind}".strip(), origin=origin)
+        return Decoded(ignored=f"{api_version} {kind}".strip()[:_LONGEST_KIND], origin=origin)
     if not _says(api_version, kind, default_kind):
         what = f"{show(api_version)} of {kind} is not supported" if api_version else "is missing"
         return _fatal(origin, key_of(raw, kind), Rejected("apiVersion", f"{what}; {API_VERSIONS[kind]} is"))

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, NoReturn
@@ -56,24 +56,34 @@ def parse_manifest(data: bytes, name: str) -> ManifestFile:
         # Also what a file looks like between the moment an editor cuts it off and the moment it writes.
         msg = "is empty; a file that should hold nothing any more has to be deleted"
         raise ManifestError(msg)
-    manifest = ManifestFile()
-    is_json = PurePath(name).suffix.lower() == ".json"
-    if (is_json or head.startswith(b"{")) and _parse_one_json(data, f"{name}#1", manifest):
-        return manifest
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         msg = f"is not UTF-8 at byte {error.start + 1}"
         raise ManifestError(msg) from None
-    documents = _json_documents(text) if is_json else load_documents(text)
+    manifest = ManifestFile()
+    is_json = PurePath(name).suffix.lower() == ".json"
+    if (is_json or head.startswith(b"{")) and _parse_one_json(data, f"{name}#1", manifest):
+        return manifest
     try:
-        for number, document in enumerate(documents, start=1):
+        for number, document in enumerate(_documents(text, is_json=is_json), start=1):
             if document is not None:
                 _take(document, f"{name}#{number}", manifest)
     except YamlError as error:
         msg = f"is not YAML: {error}"
         raise ManifestError(msg) from None
     return manifest
+
+
+def _documents(text: str, *, is_json: bool) -> Iterable[Any]:
+    if is_json:
+        return _json_documents(text)
+    if text.lstrip().startswith("{"):
+        try:
+            return list(_json_documents(text))
+        except ManifestError:
+            pass  # A flow mapping, or broken; YAML's message fits the name of the file.
+    return load_documents(text)
 
 
 class _Kind(msgspec.Struct, frozen=True, gc=False):

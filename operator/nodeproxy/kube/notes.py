@@ -1,5 +1,6 @@
 """Collecting what is wrong with one object while it is read."""
 
+import re
 import reprlib
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 80
 _repr.maxlevel = 2
 _repr.maxlist = _repr.maxdict = _repr.maxtuple = 3
+_INDEX = re.compile(r"\[([0-9]+)\]")
 
 
 def show(value: object) -> str:
@@ -41,21 +43,36 @@ class Notes:
         subject: ``Service ns/name``; empty if the key could not be read.
     """
 
-    __slots__ = ("origin", "problems", "subject")
+    __slots__ = ("_kept", "origin", "problems", "subject")
 
     def __init__(self, origin: str, subject: str) -> None:
         self.origin = origin
         self.subject = subject
         self.problems: list[Problem] = []
+        self._kept: dict[str, list[int]] = {}
+
+    def kept(self, path: str, indexes: list[int]) -> None:
+        """Note which entries of a list remain, so that those that are noted later keep the index they were given."""
+        self._kept[path] = indexes
 
     def add(self, field: str, reason: str) -> None:
         """Note that a part was left out, or read in a way that deserves a word."""
-        self.problems.append(Problem(self.origin, self.subject, field, reason))
+        self.problems.append(Problem(self.origin, self.subject, self._as_given(field), reason))
 
     def fatal(self, rejected: Rejected) -> tuple[Problem, ...]:
         """All problems, ending with the one that cost the whole object."""
-        self.problems.append(Problem(self.origin, self.subject, rejected.field, rejected.reason, fatal=True))
+        field = self._as_given(rejected.field)
+        self.problems.append(Problem(self.origin, self.subject, field, rejected.reason, fatal=True))
         return tuple(self.problems)
+
+    def _as_given(self, field: str) -> str:
+        if not self._kept:
+            return field
+        given = ""
+        for part in _INDEX.split(field):
+            indexes = self._kept.get(given) if part.isdecimal() else None
+            given += f"[{indexes[int(part)]}]" if indexes else f"[{part}]" if part.isdecimal() else part
+        return given
 
     def read(self, parse: Callable[[str], str], text: str, field: str) -> str | None:
         """Parse an address or CIDR; what cannot be read, or is read unlike it was written, is noted.

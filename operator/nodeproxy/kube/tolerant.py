@@ -113,21 +113,26 @@ def _value(raw: object, wanted: Any, path: str, notes: Notes) -> Any:
         return _list(raw, typing.get_args(wanted)[0], path, notes)
     try:
         return msgspec.convert(raw, wanted)
-    except msgspec.ValidationError as error:
-        raise Rejected(path, f"{show(raw)}: {_lower_first(str(error))}") from None
+    except msgspec.ValidationError:
+        raise Rejected(path, f"{show(raw)} is not {_describe(wanted)}") from None
 
 
 def _list(raw: object, wanted: Any, path: str, notes: Notes) -> tuple[Any, ...]:
     if not isinstance(raw, list | tuple):
         raise Rejected(path, f"{show(raw)} is not a list")
-    values = []
+    values, indexes = [], []
     for index, entry in enumerate(raw):
         try:
             values.append(_value(entry, wanted, f"{path}[{index}]", notes))
+            indexes.append(index)
         except Rejected as rejected:
             notes.add(rejected.field, rejected.reason)
+    if len(values) != len(raw):
+        notes.kept(path, indexes)
     return tuple(values)
 
 
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
+def _describe(wanted: Any) -> str:
+    if typing.get_origin(wanted) is typing.Literal:
+        return "one of " + ", ".join(typing.get_args(wanted))
+    return {int: "an integer", bool: "true or false"}.get(wanted, "a string")

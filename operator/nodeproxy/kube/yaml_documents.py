@@ -19,6 +19,7 @@ _FLOAT = re.compile(
 )
 _ALIAS_FACTOR = 10
 _ALIAS_ALLOWANCE = 100_000
+_LONGEST_REASON = 200
 
 
 class YamlError(ValueError):
@@ -100,8 +101,8 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
 def _one_line(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
-        what = error.problem or error.context or "syntax error"
+        what = " ".join((error.problem or error.context or "syntax error").split())[:_LONGEST_REASON]
         return f"{what}, line {mark.line + 1}, column {mark.column + 1}" if mark else what
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    return " ".join(str(error).split())
+    return " ".join(str(error).split())[:_LONGEST_REASON]
