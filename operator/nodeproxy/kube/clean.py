@@ -57,7 +57,7 @@ def object_key(kind: str, name: object, namespace: object) -> ObjectKey:
 
 
 def clean_object(obj: KubeObject, key: ObjectKey, notes: Notes) -> KubeObject:
-    """Clean a whole object.
+    """Clean a whole object, once: source ranges that cleaning closed would look like none at all the second time.
 
     Args:
         obj: as decoded; never changed.

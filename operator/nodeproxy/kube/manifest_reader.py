@@ -3,7 +3,7 @@
 import os
 import stat
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Set
 from pathlib import Path
 
 from nodeproxy.kube.manifest_files import MAX_BYTES, ManifestError, parse_manifest
@@ -35,7 +35,7 @@ class ManifestReader:
         self._known: dict[str, Fingerprint | None] = {}
         self._unlisted: set[str] = set()
 
-    def rescan(self, touched: Collection[str] = ()) -> None:
+    def rescan(self, touched: Set[str] = frozenset()) -> None:
         """Look through the whole folder, and read the files that are new, or differ from what was read.
 
         Args:
@@ -45,7 +45,7 @@ class ManifestReader:
             OSError: the folder cannot be listed; nothing changes then.
         """
         tree = scan(self._root)
-        targets = {os.path.realpath(path) for path in touched}
+        targets = {os.path.realpath(path) for path in touched} if tree.linked else set()
         for name in self._unlisted - tree.errors.keys():
             self.state.excuse(name)
         # What lies in a directory that cannot be listed now stays as it was.
@@ -62,11 +62,15 @@ class ManifestReader:
             if now is None:
                 self._known[name] = None
                 self.state.fail(name, tree.errors[name])
-            elif now != self._known.get(name) or (targets and os.path.realpath(self._root / name) in targets):
+            elif now != self._known.get(name) or (touched and self._is_touched(name, touched, targets, tree)):
                 self.read(name)
         self._tree = tree
 
-    def update(self, paths: Collection[str]) -> bool:
+    def _is_touched(self, name: str, touched: Set[str], targets: Set[str], tree: Tree) -> bool:
+        path = f"{self._root}/{name}"
+        return path in touched or (path in tree.linked and os.path.realpath(path) in targets)
+
+    def update(self, paths: Set[str]) -> bool:
         """Follow events.
 
         Plain files are read or forgotten one by one; where directories or symlinks are involved, all is looked through.
