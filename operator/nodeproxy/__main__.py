@@ -1,0 +1,5 @@
+"""``python -m nodeproxy``."""
+
+from nodeproxy.cli.main import entry_point
+
+entry_point()

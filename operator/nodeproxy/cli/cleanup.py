@@ -1,0 +1,30 @@
+"""``nodeproxy cleanup``."""
+
+import argparse
+
+from nodeproxy.cli.flags import HelpFormatter
+from nodeproxy.kernel.nft import Nft
+from nodeproxy.ruleset.render import cleanup_text
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "cleanup",
+        help="remove the rules",
+        description="Remove the tables kube-proxy of both IP families, and nothing else; twice is fine.\n"
+        "Services do not work on this node afterwards, until a service proxy runs again.",
+        formatter_class=HelpFormatter,
+    )
+    parser.set_defaults(command=command)
+
+
+def command(_: argparse.Namespace) -> int:
+    """Remove the tables.
+
+    Raises:
+        TransactionError: the kernel refused.
+        PermissionDeniedError: CAP_NET_ADMIN is missing.
+    """
+    Nft().run(cleanup_text())
+    return 0

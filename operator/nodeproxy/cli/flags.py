@@ -1,0 +1,143 @@
+"""Flags that several commands share, with kube-proxy's names wherever it has one."""
+
+import argparse
+from pathlib import Path
+
+from nodeproxy.config.settings import RawConfig
+from nodeproxy.ruleset.render import TEMPLATES
+
+_DEFAULTS = RawConfig()
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, and keeps the description's lines."""
+
+
+def add_manifests(parser: argparse.ArgumentParser) -> None:
+    """``--manifests``, which says where objects come from."""
+    parser.add_argument(
+        "--manifests",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="folder of YAML or JSON manifests: Services, EndpointSlices, Nodes, ServiceCIDRs; others are ignored",
+    )
+
+
+def add_traffic(parser: argparse.ArgumentParser) -> None:
+    """Flags that shape the rules."""
+    group = parser.add_argument_group("this node")
+    group.add_argument(
+        "--hostname-override",
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help="name of this Node, as endpoint slices have it in nodeName (default: the host name)",
+    )
+    group.add_argument(
+        "--bind-address",
+        metavar="IP",
+        default=_DEFAULTS.bind_address,
+        help="an address of this node to use in place of the one that its Node states",
+    )
+    group.add_argument(
+        "--nodeport-addresses",
+        metavar="LIST",
+        default="",
+        help="CIDRs and keywords (primary, all, localhost), separated by commas: which of the node's addresses"
+        " accept NodePort traffic (default: primary)",
+    )
+    group = parser.add_argument_group("telling local pods' traffic")
+    group.add_argument(
+        "--detect-local-mode",
+        metavar="MODE",
+        default=_DEFAULTS.detect_local_mode,
+        help="ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix",
+    )
+    group.add_argument(
+        "--cluster-cidr",
+        metavar="CIDR[,CIDR]",
+        default=_DEFAULTS.cluster_cidr,
+        help="the pods' addresses, one range or one of each family; without it, mode ClusterCIDR tells nothing,"
+        " and traffic to ClusterIPs is not masqueraded",
+    )
+    group.add_argument(
+        "--pod-bridge-interface", metavar="NAME", default="", help="the pods' bridge, for mode BridgeInterface"
+    )
+    group.add_argument(
+        "--pod-interface-name-prefix",
+        metavar="PREFIX",
+        default="",
+        help="how the pods' interfaces begin, for mode InterfaceNamePrefix",
+    )
+    group = parser.add_argument_group("rules")
+    group.add_argument(
+        "--masquerade-all",
+        action=argparse.BooleanOptionalAction,
+        default=_DEFAULTS.masquerade_all,
+        help="masquerade all traffic to ClusterIPs",
+    )
+    group.add_argument(
+        "--masquerade-bit",
+        "--iptables-masquerade-bit",
+        metavar="BIT",
+        type=int,
+        default=_DEFAULTS.masquerade_bit,
+        help="bit of the packet mark that asks for masquerading, 0 to 31",
+    )
+    group.add_argument(
+        "--endpoint-chains",
+        metavar="WHEN",
+        default=_DEFAULTS.endpoint_chains,
+        help="WhenAffinity: a chain per endpoint only where session affinity needs it; Always: for every endpoint,"
+        " with a counter of new connections",
+    )
+    group.add_argument(
+        "--templates", metavar="DIR", type=Path, default=TEMPLATES, help="run with a changed copy of the templates"
+    )
+
+
+def add_periods(parser: argparse.ArgumentParser) -> None:
+    """Flags that say how often to sync."""
+    group = parser.add_argument_group("timing")
+    group.add_argument(
+        "--sync-period",
+        "--iptables-sync-period",
+        metavar="DURATION",
+        default=_DEFAULTS.sync_period,
+        help="how long after a failure to try again",
+    )
+    group.add_argument(
+        "--min-sync-period",
+        "--iptables-min-sync-period",
+        metavar="DURATION",
+        default=_DEFAULTS.min_sync_period,
+        help="least time between two syncs; the first one after a quiet time starts at once",
+    )
+
+
+def add_logging(parser: argparse.ArgumentParser) -> None:
+    """Flags of the log."""
+    group = parser.add_argument_group("log")
+    group.add_argument(
+        "--logging-format", choices=("text", "json"), default="text", help="how log lines look, on standard error"
+    )
+    group.add_argument("-v", "--verbose", action="store_true", help="log more")
+
+
+def raw_config(arguments: argparse.Namespace) -> RawConfig:
+    """The values that the flags gave."""
+    listed = (text for text in arguments.nodeport_addresses.split(",") if text.strip())
+    return RawConfig(
+        hostname_override=getattr(arguments, "hostname_override", None),
+        bind_address=arguments.bind_address,
+        cluster_cidr=arguments.cluster_cidr,
+        detect_local_mode=arguments.detect_local_mode,
+        bridge_interface=arguments.pod_bridge_interface,
+        interface_name_prefix=arguments.pod_interface_name_prefix,
+        node_port_addresses=tuple(listed),
+        masquerade_all=arguments.masquerade_all,
+        masquerade_bit=arguments.masquerade_bit,
+        sync_period=getattr(arguments, "sync_period", _DEFAULTS.sync_period),
+        min_sync_period=getattr(arguments, "min_sync_period", _DEFAULTS.min_sync_period),
+        endpoint_chains=arguments.endpoint_chains,
+    )

@@ -1,0 +1,76 @@
+"""``nodeproxy``: finds the command, and turns errors into a line on standard error and an exit code."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from nodeproxy.cli import cleanup, render, run, version
+from nodeproxy.cli.flags import HelpFormatter
+from nodeproxy.config.settings import ConfigError
+from nodeproxy.kernel.errors import KernelError, PermissionDeniedError, UnsupportedError
+from nodeproxy.kube.source import SourceError
+from nodeproxy.model.node import UnsupportedFamilyError
+from nodeproxy.ruleset.render import TemplateError
+
+OK = 0
+FAILED = 1
+USAGE = 2
+UNSUPPORTED = 3
+NO_PERMISSION = 4
+NO_INPUT = 5
+
+_EPILOG = """\
+exit codes:
+  0  done
+  1  it failed; standard error says why
+  2  flags or configuration that make no sense
+  3  the kernel or libnftables lacks something
+  4  permission denied (CAP_NET_ADMIN is needed)
+  5  the input or the templates cannot be read
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="nodeproxy",
+        description="A Kubernetes service proxy: programs nftables on one node, and says what it does.",
+        epilog=_EPILOG,
+        formatter_class=HelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in (run, render, cleanup, version):
+        module.add_command(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Returns:
+        the exit code.
+    """
+    parsed = build_parser().parse_args(arguments)
+    try:
+        return int(parsed.command(parsed))
+    except ConfigError as error:
+        return _failed(error, USAGE)
+    except (UnsupportedError, UnsupportedFamilyError) as error:
+        return _failed(error, UNSUPPORTED)
+    except PermissionDeniedError as error:
+        return _failed(error, NO_PERMISSION)
+    except (SourceError, TemplateError) as error:
+        return _failed(error, NO_INPUT)
+    except KernelError as error:
+        return _failed(error, FAILED)
+
+
+def _failed(error: Exception, code: int) -> int:
+    for line in str(error).splitlines():
+        print(f"nodeproxy: {line}", file=sys.stderr)
+    return code
+
+
+def entry_point() -> None:
+    """The program."""
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""``nodeproxy run``."""
+
+import argparse
+import os
+import signal
+import threading
+
+from nodeproxy.cli.flags import HelpFormatter, add_logging, add_manifests, add_periods, add_traffic, raw_config
+from nodeproxy.config.settings import validate
+from nodeproxy.kube.manifests import ManifestFolder
+from nodeproxy.report.journal import Journal
+from nodeproxy.report.logs import configure_logs
+from nodeproxy.sync.agent import Agent, AgentOptions
+
+_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "run",
+        help="serve Services on this node",
+        description="Serve Services on this node: program nftables, and follow every change until stopped.\n"
+        "Nothing is written before all objects have been read. When it ends, the rules stay in place.",
+        formatter_class=HelpFormatter,
+    )
+    add_manifests(parser)
+    add_traffic(parser)
+    add_periods(parser)
+    add_logging(parser)
+    parser.set_defaults(command=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the agent until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: a flag makes no sense.
+        SourceError: the folder cannot be read.
+        KernelError: the kernel cannot be worked with at all.
+        TemplateError: a template is broken.
+    """
+    configure_logs(arguments.logging_format, verbose=arguments.verbose)
+    config = validate(raw_config(arguments))
+    journal = Journal()
+    options = AgentOptions(config.node_name, config.settings, config.intervals, arguments.templates)
+    agent = Agent(ManifestFolder(arguments.manifests), options, journal)
+    # A thread takes the signals: a handler would run in the middle of whatever the main thread does.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    threading.Thread(target=_stop_on_signal, args=(agent, journal), name="signals", daemon=True).start()
+    agent.run()
+    journal.event("stopped")
+    return 0
+
+
+def _stop_on_signal(agent: Agent, journal: Journal) -> None:
+    received = signal.sigwait(_SIGNALS)
+    journal.event("stopping", signal=signal.Signals(received).name)
+    agent.stop()
+    # Whoever asks twice does not want to wait for a sync that hangs.
+    received = signal.sigwait(_SIGNALS)
+    os._exit(128 + received)

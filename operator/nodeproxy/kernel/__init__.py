@@ -1,0 +1,1 @@
+"""How rules get into the kernel, and what the kernel says back."""

@@ -1,0 +1,146 @@
+"""The only module that talks to libnftables.
+
+A context must not be used by two threads (it crashes), and is replaced after an error, since one failed command can
+spoil those after it. libnftables releases the interpreter's lock while it works.
+"""
+
+import os
+import re
+import threading
+
+import nftables
+import tenacity
+
+from nodeproxy.kernel.errors import (
+    BusyError,
+    OutcomeUnknownError,
+    PermissionDeniedError,
+    TooLongError,
+    TransactionError,
+)
+
+_ERROR_AT = re.compile(r"^\S*?:(\d+):\d+(?:-\d+)?: Error: (.*)$", re.MULTILINE)
+_OWNER = re.compile(r" # (\S+)\s*$")
+_ANY_ERROR = re.compile(r"(?:^|: )Error: (.*)$", re.MULTILINE)
+
+_KINDS: tuple[tuple[str, type[TransactionError]], ...] = (
+    ("Message too long", TooLongError),
+    ("No buffer space available", OutcomeUnknownError),
+    ("Device or resource busy", BusyError),
+    ("Interrupted system call", BusyError),
+    ("Resource temporarily unavailable", BusyError),
+)
+_ATTEMPTS = 4
+
+
+class Nft:
+    """A libnftables context, bound to the network namespace and the thread of its first use."""
+
+    def __init__(self) -> None:
+        self._context: nftables.Nftables | None = None
+        self._thread: int | None = None
+
+    def run(self, text: str) -> None:
+        """Apply a transaction: all of it or nothing.
+
+        What may pass is tried a few times, milliseconds apart.
+
+        Raises:
+            TransactionError: it was refused; the subclass says whether that may pass.
+            PermissionDeniedError: CAP_NET_ADMIN is missing.
+        """
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(BusyError),
+            stop=tenacity.stop_after_attempt(_ATTEMPTS),
+            wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.1),
+            reraise=True,
+        )
+        retrying(self._run_once, text)
+
+    def check(self, text: str) -> None:
+        """Have nft and the kernel check a transaction without applying it.
+
+        Raises:
+            TransactionError: it would be refused; names the statement and its owner where nft says which.
+            PermissionDeniedError: CAP_NET_ADMIN is missing.
+        """
+        self._check_as_file(text, fallback="refused")
+
+    def version(self) -> str:
+        """The version that libnftables states of itself, as ``1.0.6``; empty if it does not say."""
+        context = self._ours()
+        context.set_json_output(True)
+        try:
+            # Names of tables only: the rules of others are not looked at.
+            code, output, _ = context.cmd("list tables ip")
+        finally:
+            context.set_json_output(False)
+        found = re.search(r'"version": "([^"]+)"', output) if code == 0 else None
+        return found[1] if found else ""
+
+    def _ours(self) -> "nftables.Nftables":
+        current = threading.get_ident()
+        if self._thread is None:
+            self._thread = current
+        elif self._thread != current:
+            msg = "a libnftables context was used from a second thread"
+            raise AssertionError(msg)
+        if self._context is None:
+            self._context = nftables.Nftables()
+        return self._context
+
+    def _run_once(self, text: str) -> None:
+        code, _, error = self._ours().cmd(text)
+        if code == 0:
+            return
+        self._context = None
+        reason = _reason(error)
+        _raise_permission(reason)
+        for sign, kind in _KINDS:
+            if sign in error:
+                raise kind(reason)
+        # nft points at the wrong line for text it was given in memory, at the right one for a file.
+        self._check_as_file(text, fallback=reason)
+        raise TransactionError(reason)
+
+    def _check_as_file(self, text: str, fallback: str) -> None:
+        context = self._ours()
+        descriptor = os.memfd_create("nodeproxy-transaction")
+        try:
+            with os.fdopen(descriptor, "w", closefd=False) as file:
+                file.write(text)
+            context.set_dry_run(True)
+            code, _, error = context.cmd_from_file(f"/proc/self/fd/{descriptor}")
+        finally:
+            context.set_dry_run(False)
+            os.close(descriptor)
+        if code == 0:
+            return
+        self._context = None
+        reason = _reason(error) or fallback
+        _raise_permission(reason)
+        found = _ERROR_AT.search(error)
+        if found is None:
+            raise TransactionError(reason)
+        statement, owner = _statement_at(text, int(found[1]))
+        raise TransactionError(found[2].strip(), owner=owner, statement=statement)
+
+
+def _reason(error: str) -> str:
+    """The first error that nft reported, on one line."""
+    found = _ANY_ERROR.search(error)
+    return (found[1] if found else error.strip().partition("\n")[0]).strip()
+
+
+def _raise_permission(reason: str) -> None:
+    if "Operation not permitted" in reason:
+        msg = f"nftables: {reason} (CAP_NET_ADMIN is needed)"
+        raise PermissionDeniedError(msg)
+
+
+def _statement_at(text: str, number: int) -> tuple[str, str]:
+    """The line with this number (from 1), and the owner that it names at its end."""
+    lines = text.splitlines()
+    line = lines[number - 1] if 0 < number <= len(lines) else ""
+    owner = _OWNER.search(line)
+    return (line[: owner.start()] if owner else line).strip(), owner[1] if owner else ""

@@ -1,0 +1,306 @@
+"""What a table in the kernel holds, read back into the form that it is planned in.
+
+Names, elements and the digests in the comments of rules are read; what a rule does is not decoded, except for the slots
+that a balancing rule draws from.
+"""
+
+import errno
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import tenacity
+
+from nodeproxy.kernel import netlink
+from nodeproxy.kernel.errors import PermissionDeniedError, ReadBackError
+from nodeproxy.kernel.netlink import Attributes, DumpInterruptedError, NftSocket, attributes, each_attribute
+from nodeproxy.kube.addresses import Family
+from nodeproxy.ruleset.mirror import FOREIGN, Found, Mirror, SlotUse, slot_map_number
+from nodeproxy.ruleset.names import AFFINITY, is_dynamic
+from nodeproxy.ruleset.render import TABLE, Base, Container
+from nodeproxy.ruleset.rules import DROP, ElementKey, Target
+from nodeproxy.ruleset.slots import MAP_SLOTS, SlotRange
+
+_DIGEST = re.compile(rb"(?:^| )#([a-z2-7]{8})$")
+_HOOK = re.compile(r"^type (\w+) hook (\w+) priority (-?\d+)$")
+_HOOK_NUMBERS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
+_PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
+
+# nft's numbers of data types; concatenations take six bits each.
+_TYPES = {"ipv4_addr": 7, "ipv6_addr": 8, "inet_proto": 12, "inet_service": 13}
+_LENGTHS = {7: 4, 8: 16, 12: 1, 13: 2}
+_VERDICT_TYPE = 0xFFFFFF00
+_GOTO = -4
+_SET_ANONYMOUS, _SET_MAP, _SET_TIMEOUT, _SET_DYNAMIC = 0x1, 0x8, 0x10, 0x20
+
+
+class TableForeignError(Exception):
+    """The table was not left by this program, or by one that declared it otherwise; the message says how one sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SetHeader:
+    name: str
+    flags: int
+    key_type: int
+    data_type: int
+    timeout: int
+    size: int
+
+
+@dataclass(slots=True)
+class _Raw:
+    """A table as dumped, with as little decoding as serves."""
+
+    chains: dict[str, tuple[str, int, int] | None] = field(default_factory=dict)
+    digests: dict[str, list[str]] = field(default_factory=dict)
+    uses: dict[str, SlotUse] = field(default_factory=dict)
+    sets: list[_SetHeader] = field(default_factory=list)
+    elements: dict[str, list[Attributes]] = field(default_factory=dict)
+
+
+def read_back(family: Family, base: Base) -> Found | None:
+    """Read the table of one family.
+
+    Args:
+        family: its family.
+        base: the sets, maps and base chains it should have, to compare their declarations.
+
+    Returns:
+        what it holds; None: there is no such table.
+
+    Raises:
+        TableForeignError: another program made it, or its declarations can't be brought to ``base``'s.
+        ReadBackError: it could not be read, or kept changing.
+        PermissionDeniedError: CAP_NET_ADMIN is missing.
+    """
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(DumpInterruptedError),
+        stop=tenacity.stop_after_attempt(5),
+        wait=tenacity.wait_random_exponential(multiplier=0.01, max=0.2),
+        reraise=True,
+    )
+    try:
+        raw = retrying(_dump, family)
+    except DumpInterruptedError:
+        msg = "the table kept changing while it was read"
+        raise ReadBackError(msg) from None
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            msg = "reading nftables: operation not permitted (CAP_NET_ADMIN is needed)"
+            raise PermissionDeniedError(msg) from error
+        msg = f"reading the table {TABLE}: {error.strerror or error}"
+        raise ReadBackError(msg) from error
+    return None if raw is None else _interpret(raw, family, base)
+
+
+def _dump(family: Family) -> _Raw | None:
+    raw = _Raw()
+    with NftSocket(family) as sock:
+        if not any(netlink.text(attributes(table)[1]) == TABLE for table in sock.dump(netlink.GET_TABLE, {})):
+            return None
+        for chain in map(attributes, sock.dump(netlink.GET_CHAIN, {1: TABLE})):
+            if netlink.text(chain[1]) == TABLE:
+                raw.chains[netlink.text(chain[3])] = _hook(chain)
+        for rule in map(attributes, sock.dump(netlink.GET_RULE, {1: TABLE})):
+            _read_rule(rule, raw)
+        for found in map(attributes, sock.dump(netlink.GET_SET, {1: TABLE})):
+            header = _set_header(found)
+            if not header.flags & _SET_ANONYMOUS:
+                raw.sets.append(header)
+        for header in raw.sets:
+            if header.name.startswith(AFFINITY):
+                continue
+            raw.elements[header.name] = [
+                attributes(element)
+                for message in sock.dump(netlink.GET_ELEMENT, {1: TABLE, 2: header.name})
+                for _, element in each_attribute(attributes(message).get(3, memoryview(b"")))
+            ]
+    return raw
+
+
+def _hook(chain: Attributes) -> tuple[str, int, int] | None:
+    """Type, hook number and priority of a base chain."""
+    if 4 not in chain:
+        return None
+    hook = attributes(chain[4])
+    priority = int.from_bytes(hook[2], "big", signed=True)
+    return netlink.text(chain[7]), netlink.number(hook[1]), priority
+
+
+def _read_rule(rule: Attributes, raw: _Raw) -> None:
+    if netlink.text(rule[1]) != TABLE:
+        return
+    chain = netlink.text(rule[2])
+    raw.digests.setdefault(chain, []).append(_digest(rule.get(7)))
+    if is_dynamic(chain) and (use := _slot_use(rule)) is not None:
+        raw.uses[chain] = use
+
+
+def _digest(user_data: memoryview | None) -> str:
+    """The digest at the end of a rule's comment, which is the first of its user data (type, length, text)."""
+    if user_data is None or len(user_data) < 2 or user_data[0] != 0:
+        return FOREIGN
+    comment = bytes(user_data[2 : 2 + user_data[1]]).rstrip(b"\0")
+    found = _DIGEST.search(comment)
+    return found[1].decode() if found else FOREIGN
+
+
+def _slot_use(rule: Attributes) -> SlotUse | None:
+    """The slots that a rule draws from, if its expressions draw a number and look it up in a slot map."""
+    size = offset = 0
+    map_name = ""
+    for _, item in each_attribute(rule.get(4, memoryview(b""))):
+        expression = attributes(item)
+        name = netlink.text(expression[1])
+        if name == "numgen":
+            numgen = attributes(expression[2])
+            size, offset = netlink.number(numgen[2]), netlink.number(numgen.get(4, memoryview(b"\0")))
+        elif name == "lookup" and size:
+            map_name = netlink.text(attributes(expression[2])[1])
+    known = slot_map_number(map_name)
+    return SlotUse(known[0], SlotRange(known[1], offset, size)) if known and size else None
+
+
+def _set_header(found: Attributes) -> _SetHeader:
+    zero = memoryview(b"\0")
+    size = attributes(found[9]).get(1, zero) if 9 in found else zero
+    return _SetHeader(
+        name=netlink.text(found[2]),
+        flags=netlink.number(found.get(3, zero)),
+        key_type=netlink.number(found.get(4, zero)),
+        data_type=netlink.number(found.get(6, zero)),
+        timeout=netlink.number(found.get(11, zero)) // 1000,
+        size=netlink.number(size),
+    )
+
+
+def _interpret(raw: _Raw, family: Family, base: Base) -> Found:
+    every = [digest for digests in raw.digests.values() for digest in digests]
+    if every and all(digest == FOREIGN for digest in every):
+        msg = "none of its rules is ours"
+        raise TableForeignError(msg)
+    mirror = Mirror()
+    _check_hooks(raw, base)
+    for name, hook in raw.chains.items():
+        mirror.chains[name] = "".join(raw.digests.get(name, ()))
+        if hook:
+            mirror.hooks[name] = f"{hook[0]} {hook[1]} {hook[2]}"
+    found = Found(mirror, uses=raw.uses)
+    declared = {container.name: container for container in base.containers}
+    address = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
+    for header in raw.sets:
+        mirror.kinds[header.name] = "map" if header.flags & _SET_MAP else "set"
+        if header.name.startswith(AFFINITY) and is_dynamic(header.name):
+            if not (header.flags & _SET_TIMEOUT and header.flags & _SET_DYNAMIC):
+                msg = f"set {header.name} is declared otherwise"
+                raise TableForeignError(msg)
+            mirror.affinity[header.name] = header.timeout
+        elif slot_map_number(header.name):
+            mirror.containers[header.name] = ""
+            content = dict(_slots(raw.elements[header.name], header, address))
+            found.slots[header.name] = content
+            found.capacities[header.name] = header.size or max(MAP_SLOTS, *(slot + 1 for slot in content), 0)
+        else:
+            container = declared.get(header.name)
+            if container is not None:
+                _check_declaration(container, header)
+            mirror.containers[header.name] = container.body if container else ""
+            mirror.elements[header.name] = dict(_elements(raw.elements[header.name], header))
+    return found
+
+
+def _check_hooks(raw: _Raw, base: Base) -> None:
+    """What a base chain is hooked to can't be changed, so it has to be right."""
+    for chain in base.chains:
+        if chain.name not in raw.chains:
+            continue
+        declared = _HOOK.match(chain.hook)
+        wanted = (declared[1], _HOOK_NUMBERS.get(declared[2], -1), int(declared[3])) if declared else None
+        if raw.chains[chain.name] != wanted:
+            msg = f"chain {chain.name} is hooked otherwise"
+            raise TableForeignError(msg)
+    declared_names = {chain.name for chain in base.chains}
+    for name, hook in raw.chains.items():
+        if hook is not None and name not in declared_names:
+            msg = f"base chain {name} is not ours"
+            raise TableForeignError(msg)
+
+
+def _check_declaration(container: Container, header: _SetHeader) -> None:
+    """The types of a set or map can't be changed, so they have to be right."""
+    declared = next((line.removeprefix("type ") for line in container.lines if line.startswith("type ")), None)
+    if declared is None:
+        return
+    key, _, data = declared.partition(" : ")
+    key_type = 0
+    for word in key.split(" . "):
+        if word not in _TYPES:
+            return  # a changed template's own type: not for us to judge
+        key_type = key_type << 6 | _TYPES[word]
+    is_map = bool(header.flags & _SET_MAP)
+    data_fits = header.data_type == _VERDICT_TYPE if data == "verdict" else True
+    if header.key_type != key_type or is_map != (container.kind == "map") or not data_fits:
+        msg = f"{container.kind} {container.name} is declared otherwise"
+        raise TableForeignError(msg)
+
+
+def _value(data: memoryview) -> tuple[memoryview, str | None]:
+    """Bytes of a value, or its verdict."""
+    found = attributes(data)
+    if 2 not in found:
+        return found.get(1, memoryview(b"")), None
+    verdict = attributes(found[2])
+    code = int.from_bytes(verdict[1], "big", signed=True)
+    if code == _GOTO:
+        return memoryview(b""), netlink.text(verdict[2])
+    if code == 0:
+        return memoryview(b""), DROP
+    return memoryview(b""), f"{FOREIGN}{code}"
+
+
+def _elements(elements: list[Attributes], header: _SetHeader) -> Iterator[tuple[ElementKey, str | None]]:
+    readers = _readers(header.key_type)
+    for element in elements:
+        key_bytes, _ = _value(element[1])
+        verdict = _value(element[2])[1] if 2 in element else None
+        key: list[str | int] = []
+        offset = 0
+        for length, read in readers:
+            key.append(read(bytes(key_bytes[offset : offset + length])))
+            offset += (length + 3) & ~3
+        yield tuple(key), verdict
+
+
+def _readers(key_type: int) -> list[tuple[int, Callable[[bytes], str | int]]]:
+    """Length and reader of each field of a key, first field first."""
+    reading: dict[int, Callable[[bytes], str | int]] = {
+        7: lambda raw: socket.inet_ntop(socket.AF_INET, raw),
+        8: lambda raw: socket.inet_ntop(socket.AF_INET6, raw),
+        12: lambda raw: _PROTOCOLS.get(raw[0], raw[0]),
+        13: lambda raw: int.from_bytes(raw, "big"),
+    }
+    readers: list[tuple[int, Callable[[bytes], str | int]]] = []
+    while key_type:
+        kind = key_type & 0x3F
+        if kind not in reading:
+            return []
+        readers.insert(0, (_LENGTHS[kind], reading[kind]))
+        key_type >>= 6
+    return readers
+
+
+def _slots(
+    elements: list[Attributes], header: _SetHeader, address: socket.AddressFamily
+) -> Iterator[tuple[int, Target | str]]:
+    length = 4 if address == socket.AF_INET else 16
+    for element in elements:
+        slot = int.from_bytes(_value(element[1])[0], sys.byteorder)
+        data, verdict = _value(element[2])
+        if verdict is not None:
+            yield slot, verdict
+        else:
+            port = int.from_bytes(data[length : length + 2], "big")
+            yield slot, Target(socket.inet_ntop(address, bytes(data[:length])), port)

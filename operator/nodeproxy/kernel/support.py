@@ -1,0 +1,132 @@
+"""Whether this machine has what the rules need: kernel, libnftables, and the kernel's features one by one."""
+
+import os
+import re
+from pathlib import Path
+
+from nodeproxy.kernel.errors import PermissionDeniedError, TransactionError, UnsupportedError
+from nodeproxy.kernel.nft import Nft
+
+MINIMUM_KERNEL = (5, 13)
+MINIMUM_LIBNFTABLES = (1, 0, 1)
+SKIP_KERNEL_CHECK = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK"
+
+_PROBE = "nodeproxy-probe"
+# Each feature, the module that brings it where the kernel is modular, and a statement that needs it.
+_FEATURES = (
+    ("connection tracking", "nft_ct", "add rule ip {t} c ct state new accept"),
+    ("fib lookups", "nft_fib_ipv4", "add rule ip {t} c fib daddr type local accept"),
+    ("reject", "nft_reject_ipv4", "add rule ip {t} c reject"),
+    ("masquerading", "nft_masq", "add rule ip {t} p masquerade fully-random"),
+    (
+        "destination NAT by random choice",
+        "nft_numgen",
+        "add rule ip {t} n meta l4proto tcp dnat ip to"
+        " numgen random mod 2 offset 1 map {{ 1 : 192.0.2.1 . 1, 2 : 192.0.2.2 . 2 }}",
+    ),
+)
+
+
+def version_tuple(text: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``1.0.6 (Lester Gooch #5)`` is ``(1, 0, 6)``; () if there are none."""
+    found = re.search(r"\d+(?:\.\d+)+", text)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def check_kernel(release: str, environment: dict[str, str]) -> None:
+    """Check the kernel's release, as ``uname -r`` states it.
+
+    Raises:
+        UnsupportedError: it is older than 5.13 and the environment does not say to go on.
+    """
+    version = version_tuple(release)
+    if version >= MINIMUM_KERNEL or environment.get(SKIP_KERNEL_CHECK):
+        return
+    msg = f"Linux 5.13 or later is needed, this is {release or 'unknown'} (set {SKIP_KERNEL_CHECK}=1 to go on anyway)"
+    raise UnsupportedError(msg)
+
+
+def check_libnftables(version: str) -> None:
+    """Check the version that libnftables states.
+
+    Raises:
+        UnsupportedError: it is older than 1.0.1, or says nothing that can be read.
+    """
+    if version_tuple(version) >= MINIMUM_LIBNFTABLES:
+        return
+    msg = f"libnftables 1.0.1 or later is needed, this is {version or 'of unknown version'}"
+    raise UnsupportedError(msg)
+
+
+def check_features(nft: Nft) -> None:
+    """Have the kernel check one statement of each kind that the rules use; nothing is applied.
+
+    Raises:
+        UnsupportedError: names the features that are missing, and the modules that would bring them.
+        PermissionDeniedError: CAP_NET_ADMIN is missing.
+    """
+    head = (
+        f"add table ip {_PROBE}\nadd chain ip {_PROBE} c\n"
+        f"add chain ip {_PROBE} n {{ type nat hook prerouting priority -100 ; }}\n"
+        f"add chain ip {_PROBE} p {{ type nat hook postrouting priority 100 ; }}\n"
+    )
+    statements = [statement.format(t=_PROBE) for _, _, statement in _FEATURES]
+    try:
+        nft.check(head + "\n".join(statements) + "\n")
+    except TransactionError:
+        missing = [
+            f"{feature} (module {module}: {reason})"
+            for (feature, module, _), statement in zip(_FEATURES, statements, strict=True)
+            if (reason := _refusal(nft, head + statement + "\n"))
+        ]
+        msg = "the kernel lacks " + (", ".join(missing) or "nftables")
+        raise UnsupportedError(msg) from None
+
+
+def _refusal(nft: Nft, text: str) -> str:
+    try:
+        nft.check(text)
+    except TransactionError as error:
+        return error.reason
+    return ""
+
+
+def check_support(nft: Nft) -> str:
+    """Check all of it.
+
+    Returns:
+        libnftables' version.
+
+    Raises:
+        UnsupportedError: something is missing; the message is a sentence that says what.
+        PermissionDeniedError: CAP_NET_ADMIN is missing.
+    """
+    check_kernel(os.uname().release, dict(os.environ))
+    version = nft.version()
+    if not version:
+        # Without permission nothing can be listed either: find out which of the two it is.
+        nft.check(f"add table ip {_PROBE}\n")
+    check_libnftables(version)
+    check_features(nft)
+    return version
+
+
+def ipv6_usable(root: Path = Path("/proc")) -> bool:
+    """Whether the kernel has IPv6 and it is not switched off."""
+    if not (root / "net/if_inet6").exists():
+        return False
+    try:
+        return (root / "sys/net/ipv6/conf/all/disable_ipv6").read_text().strip() != "1"
+    except OSError:
+        return True
+
+
+__all__ = [
+    "PermissionDeniedError",
+    "check_features",
+    "check_kernel",
+    "check_libnftables",
+    "check_support",
+    "ipv6_usable",
+    "version_tuple",
+]

@@ -1,0 +1,458 @@
+"""What has to change in the kernel's table, from what it holds to what it should hold.
+
+:class:`TableState` is the memory of one table: the mirror of what the kernel holds, which service port owns what, and
+which slots are taken. It turns new rules into operations and takes them for applied at once; so when the kernel refuses
+one of its transactions, the state is thrown away and made anew from what the kernel really holds.
+
+What goes out of use is emptied at once, but deleted a little later: a packet on its way through the rules may still be
+about to look a slot up, and kernels before 6.2 hold a chain busy for a moment after the element that named it is gone.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from nodeproxy.model.service import ServicePortName
+from nodeproxy.ruleset.mirror import Found, Mirror, SlotUse, slot_map_number
+from nodeproxy.ruleset.names import SLOT_MAPS
+from nodeproxy.ruleset.operations import (
+    AddChain,
+    AddContainer,
+    AddElement,
+    AddRule,
+    FlushChain,
+    FreeSlots,
+    Operation,
+    Piece,
+    RemoveChain,
+    RemoveContainer,
+    RemoveElement,
+    ReplaceTable,
+    cut,
+    fill_slots,
+    free_slots,
+    weight,
+)
+from nodeproxy.ruleset.render import Base, Renderer, digest_of
+from nodeproxy.ruleset.rules import NODE_PORT_IPS, BalancingChain, Element, ElementKey, ServiceRules
+from nodeproxy.ruleset.slots import SlotPool, SlotRange
+
+PIECE_WEIGHT = 4000  # operations a transaction holds at most: about 200 Services of 10 endpoints
+
+SLOT_GRACE = 1.0  # seconds from when nothing draws from a slot any more until it is emptied
+CHAIN_GRACE = 2.0  # the same for a chain: longer, since slots may name it until they are emptied
+
+BaseAndAddresses = tuple[Base, tuple[str, ...]]
+"""The table's base, and the content of its set ``nodeport-ips``."""
+
+_Key = tuple[str, ElementKey]
+
+
+@dataclass(slots=True)
+class _Placed:
+    """A service port as it is in the table: its rules, and the slots that its chains draw from."""
+
+    rules: ServiceRules
+    uses: dict[str, SlotUse]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A change while it is collected.
+
+    Attributes:
+        now: monotonic seconds.
+        base: operations on what no service port owns; all else may refer to it.
+        prepare: operations that nothing refers to yet.
+        switch: a group of operations per service port, that puts its new rules into force.
+        taken: elements that some service port of this change wants for itself.
+        released: shared elements that some service port of this change no longer wants.
+    """
+
+    now: float
+    base: list[Operation] = field(default_factory=list)
+    prepare: list[Operation] = field(default_factory=list)
+    switch: list[list[Operation]] = field(default_factory=list)
+    taken: set[_Key] = field(default_factory=set)
+    released: set[_Key] = field(default_factory=set)
+
+    def groups(self) -> list[list[Operation]]:
+        """The groups of all that is put into force."""
+        return [self.base, *self.switch] if self.base else self.switch
+
+
+class TableState:
+    """The memory of one table.
+
+    Args:
+        found: what the kernel holds; None: no such table.
+        renderer: renders its objects; may be replaced when the settings change.
+    """
+
+    def __init__(self, found: Found | None, renderer: Renderer) -> None:
+        self.renderer = renderer
+        self.mirror = found.mirror if found else Mirror()
+        self._found = found
+        self._pools = {prefix: SlotPool() for prefix in SLOT_MAPS}
+        self._placed: dict[ServicePortName, _Placed] = {}
+        self._shared: Counter[_Key] = Counter()
+        self._retired_slots: list[tuple[float, SlotUse]] = []
+        self._retired_chains: dict[str, float] = {}
+        self._base: BaseAndAddresses | None = None
+
+    # --- questions -----------------------------------------------------------------------------------------------
+
+    def placed(self, name: ServicePortName) -> ServiceRules | None:
+        """The rules of a service port as they are in the table."""
+        placed = self._placed.get(name)
+        return placed.rules if placed else None
+
+    def slots_taken(self) -> int:
+        """How many slots are taken in all slot maps."""
+        return sum(pool.taken() for pool in self._pools.values())
+
+    def next_tidy(self) -> float | None:
+        """When (monotonic seconds) something that went out of use may be deleted; None: there is nothing."""
+        return min((*(due for due, _ in self._retired_slots), *self._retired_chains.values()), default=None)
+
+    # --- changes -------------------------------------------------------------------------------------------------
+
+    def change(
+        self,
+        updates: Mapping[ServicePortName, ServiceRules | None],
+        now: float,
+        base: BaseAndAddresses | None = None,
+    ) -> Iterator[Piece]:
+        """Operations that bring service ports to their new rules.
+
+        Args:
+            updates: the new rules by service port; None: it is gone.
+            now: monotonic seconds.
+            base: the table's base and node-port addresses, if they may have changed.
+        """
+        pending = _Pending(now)
+        if base is not None and base != self._base:
+            self._change_base(base, pending.base)
+        yield from self._change_services(updates, pending, PIECE_WEIGHT)
+
+    def replace(self, wanted: Mapping[ServicePortName, ServiceRules], now: float, base: BaseAndAddresses) -> Piece:
+        """One transaction that deletes the table and makes it anew; for a state made without ``found``."""
+        pending = _Pending(now)
+        self._change_base(base, pending.base)
+        whole = Piece([ReplaceTable()])
+        for piece in self._change_services(wanted, pending, None):
+            whole.prepare += piece.prepare
+            whole.switch += piece.switch
+        return whole
+
+    def correct(
+        self, wanted: Mapping[ServicePortName, ServiceRules], now: float, base: BaseAndAddresses
+    ) -> Iterator[Piece]:
+        """Operations that bring a table that was found to what it should hold; none where nothing differs."""
+        strays = self._adopt_slots(wanted)
+        pending = _Pending(now)
+        self._change_base(base, pending.base)
+        yield from self._change_services(wanted, pending, PIECE_WEIGHT)
+        self._found = None
+        self._remove_strays(wanted, base, now, strays)
+        yield from cut([], [strays], PIECE_WEIGHT)
+
+    def tidy(self, now: float) -> Iterator[Piece]:
+        """Operations that delete what went out of use and is due."""
+        due_slots = [use for due, use in self._retired_slots if due <= now]
+        self._retired_slots = [(due, use) for due, use in self._retired_slots if due > now]
+        operations: list[Operation] = []
+        emptied: set[str] = set()
+        for use in due_slots:
+            operations += free_slots("", use.map_name, use.slots.offset, use.slots.size)
+            if self._pools[use.prefix].release(use.slots):
+                emptied.add(use.map_name)
+        # A map in which nothing is left goes as a whole.
+        operations = [o for o in operations if not (isinstance(o, FreeSlots) and o.map_name in emptied)]
+        operations += [RemoveContainer("", self._forget_container(name), name) for name in sorted(emptied)]
+        for name in [name for name, due in self._retired_chains.items() if due <= now]:
+            if due_slots:
+                self._retired_chains[name] = now + SLOT_GRACE  # the slots just freed may have named it
+                continue
+            del self._retired_chains[name], self.mirror.chains[name]
+            operations.append(RemoveChain("", name))
+        yield from cut(operations, [], PIECE_WEIGHT)
+
+    # --- service ports -------------------------------------------------------------------------------------------
+
+    def _change_services(
+        self,
+        updates: Mapping[ServicePortName, ServiceRules | None],
+        pending: _Pending,
+        limit: int | None,
+    ) -> Iterator[Piece]:
+        # A frontend may move from one service port to another in the same change: then the new owner's operation
+        # replaces the element, and the old owner's must not remove it.
+        pending.taken = {(e.container, e.key) for rules in updates.values() if rules for e in rules.elements}
+        big, filled, counted = False, 0, 0
+        for name, rules in updates.items():
+            old = self._placed.pop(name, None)
+            group: list[Operation] = []
+            if rules is not None:
+                self._place(name, old, rules, pending, group)
+            elif old is not None:
+                self._withdraw(old, None, {}, pending, group)
+            if group:
+                pending.switch.append(group)
+            filled += weight(pending.prepare[counted:])
+            counted = len(pending.prepare)
+            if limit is not None and filled >= limit:
+                if pending.base:
+                    yield Piece(switch=[pending.base])
+                    pending.base = []
+                yield from cut(pending.prepare, [], limit)
+                pending.prepare = []
+                big, filled, counted = True, 0, 0
+        leftovers = self._unshare(pending.released)
+        if leftovers:
+            pending.switch.append(leftovers)
+        if limit is None:
+            yield Piece(pending.prepare, pending.groups())
+        elif not big and weight(pending.prepare) + sum(map(weight, pending.groups())) <= limit:
+            yield from cut(pending.prepare, pending.groups(), limit)
+        else:
+            if pending.base:
+                yield Piece(switch=[pending.base])
+            yield from cut(pending.prepare, [], limit)
+            yield from cut([], pending.switch, limit)
+
+    def _place(
+        self,
+        name: ServicePortName,
+        old: _Placed | None,
+        rules: ServiceRules,
+        pending: _Pending,
+        switch: list[Operation],
+    ) -> None:
+        """Bring a service port to ``rules``; what has no effect before something refers to it goes ahead."""
+        owner = str(name)
+        mirror, prepare = self.mirror, pending.prepare
+        for affinity_set in rules.sets:
+            have = mirror.affinity.get(affinity_set.name)
+            if have != affinity_set.timeout:
+                body = self.renderer.affinity_set(affinity_set).body
+                (prepare if have is None else switch).append(AddContainer(owner, "set", affinity_set.name, body))
+                mirror.affinity[affinity_set.name] = affinity_set.timeout
+                mirror.kinds[affinity_set.name] = "set"
+        uses: dict[str, SlotUse] = {}
+        for chain in rules.chains:
+            use = None
+            if isinstance(chain, BalancingChain) and chain.slots:
+                use = uses[chain.name] = self._slots_for(chain, old, owner, prepare)
+            text = self.renderer.rules(chain, use)
+            digest = digest_of(text)
+            has = mirror.chains.get(chain.name)
+            if has is None:
+                prepare.append(AddChain(owner, chain.name))
+                prepare += [AddRule(owner, chain.name, rule) for rule in text]
+            elif has != digest:
+                switch.append(FlushChain(owner, chain.name))
+                switch += [AddRule(owner, chain.name, rule) for rule in text]
+            mirror.chains[chain.name] = digest
+            self._retired_chains.pop(chain.name, None)
+        for element in rules.elements:
+            self._put(element, owner, switch)
+        for element in rules.shared:
+            self._shared[element.container, element.key] += 1
+            self._put(element, owner, switch)
+        self._placed[name] = _Placed(rules, uses)
+        if old is not None:
+            self._withdraw(old, rules, uses, pending, switch)
+
+    def _withdraw(
+        self,
+        old: _Placed,
+        rules: ServiceRules | None,
+        uses: Mapping[str, SlotUse],
+        pending: _Pending,
+        switch: list[Operation],
+    ) -> None:
+        """Take out of use what ``old`` has and ``rules``, drawing from ``uses``, do not."""
+        mirror, owner = self.mirror, str(old.rules.name)
+        kept_chains = {chain.name for chain in rules.chains} if rules else set()
+        for chain in old.rules.chains:
+            if chain.name not in kept_chains:
+                self._retire_chain(chain.name, owner, switch, pending.now)
+        kept_sets = {affinity_set.name for affinity_set in rules.sets} if rules else set()
+        for affinity_set in old.rules.sets:
+            if affinity_set.name not in kept_sets:
+                switch.append(RemoveContainer(owner, self._forget_container(affinity_set.name), affinity_set.name))
+        for element in old.rules.elements:
+            if (element.container, element.key) in pending.taken:
+                continue
+            if element.key in mirror.elements[element.container]:
+                switch.append(RemoveElement(owner, element.container, element.key))
+                del mirror.elements[element.container][element.key]
+        for element in old.rules.shared:
+            self._shared[element.container, element.key] -= 1
+            pending.released.add((element.container, element.key))
+        kept_uses = set(uses.values())
+        self._retired_slots += [(pending.now + SLOT_GRACE, use) for use in old.uses.values() if use not in kept_uses]
+
+    def _retire_chain(self, name: str, owner: str, switch: list[Operation], now: float) -> None:
+        if self.mirror.chains[name]:
+            switch.append(FlushChain(owner, name))
+        self.mirror.chains[name] = ""
+        self._retired_chains[name] = now + CHAIN_GRACE
+
+    def _put(self, element: Element, owner: str, switch: list[Operation]) -> None:
+        content = self.mirror.elements[element.container]
+        if element.key in content:
+            if content[element.key] == element.verdict:
+                return
+            switch.append(RemoveElement(owner, element.container, element.key))
+        switch.append(AddElement(owner, element))
+        content[element.key] = element.verdict
+
+    def _unshare(self, released: set[_Key]) -> list[Operation]:
+        """Remove those shared elements that nobody wants any more."""
+        operations: list[Operation] = []
+        for key in sorted(released, key=str):
+            if self._shared[key] > 0:
+                continue
+            del self._shared[key]
+            container, element_key = key
+            if element_key in self.mirror.elements[container]:
+                del self.mirror.elements[container][element_key]
+                operations.append(RemoveElement("", container, element_key))
+        return operations
+
+    def _forget_container(self, name: str) -> str:
+        """Take a set or map out of the mirror; its kind."""
+        self.mirror.containers.pop(name, None)
+        self.mirror.affinity.pop(name, None)
+        self.mirror.elements.pop(name, None)
+        return self.mirror.kinds.pop(name)
+
+    # --- slots ---------------------------------------------------------------------------------------------------
+
+    def _slots_for(self, chain: BalancingChain, old: _Placed | None, owner: str, prepare: list[Operation]) -> SlotUse:
+        """The slots a chain draws from: those it has if they hold the same, else fresh ones."""
+        prefix = chain.slot_maps
+        if old is not None:
+            have = old.uses.get(chain.name)
+            before = next((c for c in old.rules.balancing() if c.name == chain.name), None)
+            if have is not None and before is not None and have.prefix == prefix and before.slots == chain.slots:
+                return have
+        elif self._found is not None and (adopted := self._found.uses.get(chain.name)) is not None:
+            return adopted
+        pool = self._pools[prefix]
+        slots, new = pool.allocate(len(chain.slots))
+        use = SlotUse(prefix, slots)
+        if new:
+            container = self.renderer.slot_map(use.map_name, pool.capacity(slots.number))
+            prepare.append(AddContainer("", container.kind, container.name, container.body))
+            self.mirror.containers[container.name] = container.body
+            self.mirror.kinds[container.name] = container.kind
+        prepare += fill_slots(owner, use.map_name, slots.offset, chain.slots)
+        return use
+
+    def _adopt_slots(self, wanted: Mapping[ServicePortName, ServiceRules]) -> list[Operation]:
+        """Keep those uses of slots that a table was found with and that are right; retire every other slot.
+
+        Returns:
+            operations that remove slot maps without any use.
+        """
+        found = self._found
+        if found is None:
+            return []
+        for map_name, capacity in found.capacities.items():
+            if known := slot_map_number(map_name):
+                self._pools[known[0]].declare(known[1], capacity)
+        right: dict[str, SlotUse] = {}
+        for rules in wanted.values():
+            for chain in rules.balancing():
+                use = found.uses.get(chain.name)
+                if use is None or not chain.slots or len(chain.slots) != use.slots.size:
+                    continue
+                if use.prefix != chain.slot_maps:
+                    continue
+                content = found.slots.get(use.map_name, {})
+                same = all(content.get(use.slots.offset + i) == value for i, value in enumerate(chain.slots))
+                if same and self._pools[use.prefix].claim(use.slots):
+                    right[chain.name] = use
+        found.uses = right
+        for map_name, content in found.slots.items():
+            if known := slot_map_number(map_name):
+                self._retire_unclaimed(*known, sorted(content))
+        found.slots = {}
+        return [
+            RemoveContainer("", self._forget_container(f"{prefix}{number}"), f"{prefix}{number}")
+            for prefix, pool in self._pools.items()
+            for number in pool.forget_empty()
+        ]
+
+    def _retire_unclaimed(self, prefix: str, number: int, filled: Iterable[int]) -> None:
+        """Retire those filled slots of a map that nobody has claimed, in runs as long as possible."""
+        pool = self._pools[prefix]
+        unclaimed = [slot for slot in filled if pool.claim(SlotRange(number, slot, 1))]
+        for _, run in groupby(enumerate(unclaimed), key=lambda pair: pair[1] - pair[0]):
+            slots = [slot for _, slot in run]
+            self._retired_slots.append((0.0, SlotUse(prefix, SlotRange(number, slots[0], len(slots)))))
+
+    # --- the base ------------------------------------------------------------------------------------------------
+
+    def _change_base(self, base: BaseAndAddresses, group: list[Operation]) -> None:
+        mirror, (objects, node_port_ips) = self.mirror, base
+        for container in objects.containers:
+            if mirror.containers.get(container.name) != container.body:
+                group.append(AddContainer("", container.kind, container.name, container.body))
+                mirror.containers[container.name] = container.body
+                mirror.kinds[container.name] = container.kind
+            mirror.elements.setdefault(container.name, {})
+        for chain in objects.chains:
+            digest = digest_of(chain.rules)
+            has = mirror.chains.get(chain.name)
+            if has == digest:
+                continue
+            if has is None:
+                group.append(AddChain("", chain.name, chain.hook))
+            else:
+                group.append(FlushChain("", chain.name))
+            group += [AddRule("", chain.name, rule) for rule in chain.rules]
+            mirror.chains[chain.name], mirror.hooks[chain.name] = digest, chain.hook
+        if any(container.name == NODE_PORT_IPS for container in objects.containers):
+            content = mirror.elements[NODE_PORT_IPS]
+            for address in node_port_ips:
+                self._put(Element(NODE_PORT_IPS, (address,)), "", group)
+            for key in [key for key in content if key[0] not in node_port_ips]:
+                group.append(RemoveElement("", NODE_PORT_IPS, key))
+                del content[key]
+        elif NODE_PORT_IPS in mirror.containers:
+            group.append(RemoveContainer("", self._forget_container(NODE_PORT_IPS), NODE_PORT_IPS))
+        self._base = base
+
+    def _remove_strays(
+        self,
+        wanted: Mapping[ServicePortName, ServiceRules],
+        base: BaseAndAddresses,
+        now: float,
+        operations: list[Operation],
+    ) -> None:
+        """Whatever else the table was found with goes."""
+        mirror = self.mirror
+        chains = {chain.name for chain in base[0].chains}
+        sets: set[str] = set()
+        elements: set[_Key] = {(NODE_PORT_IPS, (address,)) for address in base[1]}
+        for rules in wanted.values():
+            chains.update(chain.name for chain in rules.chains)
+            sets.update(affinity_set.name for affinity_set in rules.sets)
+            elements.update((e.container, e.key) for e in rules.elements)
+            elements.update((e.container, e.key) for e in rules.shared)
+        for name in [name for name in mirror.chains if name not in chains]:
+            self._retire_chain(name, "", operations, now)
+        for name in [name for name in mirror.affinity if name not in sets]:
+            operations.append(RemoveContainer("", self._forget_container(name), name))
+        containers = {container.name for container in base[0].containers}
+        for name in [name for name in mirror.containers if name not in containers and not slot_map_number(name)]:
+            operations.append(RemoveContainer("", self._forget_container(name), name))
+        for container, content in mirror.elements.items():
+            for key in [key for key in content if (container, key) not in elements]:
+                operations.append(RemoveElement("", container, key))
+                del content[key]

@@ -1,0 +1,251 @@
+"""From values to nft text, through the templates. All nft syntax is theirs; here they are found and their lines read.
+
+A template of a chain yields a statement a line; what stands behind `` # `` becomes the rule's comment. The template of
+the base yields blocks (``set NAME {``, ``map NAME {``, ``chain NAME {``), as nft prints them.
+"""
+
+import base64
+import hashlib
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import jinja2
+
+from nodeproxy.kube.addresses import Family
+from nodeproxy.model.node import LocalDetector
+from nodeproxy.ruleset.mirror import SlotUse
+from nodeproxy.ruleset.names import MAX_COMMENT, comment, endpoint_map
+from nodeproxy.ruleset.operations import Operation, Rule
+from nodeproxy.ruleset.rules import AffinitySet, BalancingChain, Chain, Element, EndpointChain, ExternalChain, Target
+
+TABLE = "kube-proxy"
+TEMPLATES = Path(__file__).parent.parent / "templates"
+
+_BLOCK = re.compile(r"^(set|map|chain)\s+(\S+)\s*\{$")
+_HOOK = re.compile(r"^type\s+\w+\s+hook\s")
+_DIGEST_LENGTH = 8
+
+
+class TemplateError(Exception):
+    """A template that is missing, broken, or yields something that is not what it is for; names the template."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderContext:
+    """What every template may use, for one table.
+
+    Attributes:
+        family: the table's family.
+        masquerade_bit: bit of the packet mark, 0..31.
+        masquerade_all: masquerade all traffic to ClusterIPs.
+        detector: how traffic from local pods is told; None: it can't be.
+        node_ports_everywhere: node ports are open on every address but loopback.
+        service_cidrs: CIDRs of the family that ClusterIPs come from.
+    """
+
+    family: Family
+    masquerade_bit: int = 14
+    masquerade_all: bool = False
+    detector: LocalDetector | None = None
+    node_ports_everywhere: bool = False
+    service_cidrs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A set or map as declared: ``kind`` and the lines between its braces."""
+
+    kind: str
+    name: str
+    lines: tuple[str, ...]
+
+    @property
+    def body(self) -> str:
+        """The declaration on one line."""
+        return " ; ".join(self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseChain:
+    """A chain that no service port owns; ``hook`` is its declaration, if packets enter through it."""
+
+    name: str
+    hook: str
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """All of the table that does not depend on service ports."""
+
+    containers: tuple[Container, ...]
+    chains: tuple[BaseChain, ...]
+
+
+def digest_of(rules: Iterable[Rule]) -> str:
+    """What stands for a chain's rules when chains are compared."""
+    return "".join(rule.digest for rule in rules)
+
+
+class Renderer:
+    """Renders the objects of one table.
+
+    Raises:
+        TemplateError: a template is missing or broken (also from every method).
+    """
+
+    def __init__(self, context: RenderContext, templates: Path = TEMPLATES) -> None:
+        self.context = context
+        self._environment = _environment(templates)
+        family_words = {
+            Family.IPV4: ("ip", "ipv4_addr", "ip daddr != 127.0.0.0/8"),
+            Family.IPV6: ("ip6", "ipv6_addr", "ip6 daddr != ::1"),
+        }
+        self.ip, address_type, not_loopback = family_words[context.family]
+        self._words = {
+            "ip": self.ip,
+            "table": TABLE,
+            "address_type": address_type,
+            "not_loopback": not_loopback,
+            "mark": f"0x{1 << context.masquerade_bit:08x}",
+            "masquerade_all": context.masquerade_all,
+            "detector": context.detector,
+            "node_ports_everywhere": context.node_ports_everywhere,
+            "service_cidrs": context.service_cidrs,
+        }
+        self._templates: dict[str, Callable[..., str]] = {}
+
+    def base(self) -> Base:
+        """The base chains, the chains they jump to, and the containers of dispatch elements."""
+        containers: list[Container] = []
+        chains: list[BaseChain] = []
+        name = "base.nft.j2"
+        lines = (line.strip() for line in self._text(name).splitlines())
+        for line in lines:
+            if not line:
+                continue
+            opening = _BLOCK.match(line)
+            if not opening:
+                msg = f"{name}: expected the start of a set, map or chain, found {line!r}"
+                raise TemplateError(msg)
+            body = [inner for inner in itertools.takewhile(lambda inner: inner != "}", lines) if inner]
+            if opening[1] == "chain":
+                hook = body.pop(0).rstrip(";") if body and _HOOK.match(body[0]) else ""
+                chains.append(BaseChain(opening[2], hook, tuple(map(_rule, body))))
+            else:
+                containers.append(Container(opening[1], opening[2], tuple(body)))
+        return Base(tuple(containers), tuple(chains))
+
+    def rules(self, chain: Chain, use: SlotUse | None = None) -> tuple[Rule, ...]:
+        """The rules of a service port's chain; ``use``: its slots, if it balances over several endpoints."""
+        if isinstance(chain, BalancingChain):
+            return self._rules("balancing.nft.j2", chain=chain, use=use)
+        if isinstance(chain, EndpointChain):
+            return self._rules("endpoint.nft.j2", chain=chain)
+        if isinstance(chain, ExternalChain):
+            return self._rules("external.nft.j2", chain=chain)
+        return self._rules("firewall.nft.j2", chain=chain)
+
+    def affinity_set(self, affinity_set: AffinitySet) -> Container:
+        """The set of the clients that stick to an endpoint."""
+        return Container("set", affinity_set.name, self._lines("affinity.nft.j2", set=affinity_set))
+
+    def slot_map(self, name: str, size: int) -> Container:
+        """A map of ``size`` slots."""
+        protocol = next((p for p in ("tcp", "udp", "sctp") if name.startswith(endpoint_map(p))), None)
+        return Container("map", name, self._lines("slots.nft.j2", protocol=protocol, size=size))
+
+    def transaction(self, operations: Sequence[Operation]) -> str:
+        """The text of a transaction; ``operations`` in the order of their stages."""
+        groups = [(key[0], list(group)) for key, group in itertools.groupby(_by_container(operations), _group_of)]
+        return self._text("transaction.nft.j2", groups=groups)
+
+    def element(
+        self,
+        key: Sequence[str | int],
+        verdict: str | None = None,
+        note: str = "",
+        target: Target | None = None,
+    ) -> str:
+        """One element as a listing shows it."""
+        return self._text("element.nft.j2", key=key, verdict=verdict, comment=note, target=target).strip()
+
+    def listed(self, element: Element) -> str:
+        """A dispatch element as a listing shows it."""
+        return self.element(element.key, element.verdict, element.comment)
+
+    def listing(
+        self,
+        containers: Sequence[tuple[str, str, Sequence[str], Sequence[str]]],
+        chains: Sequence[tuple[str, str, Sequence[Rule]]],
+    ) -> str:
+        """A table as a person reads it and nft takes it.
+
+        Args:
+            containers: kind, name, declaration lines and elements of each set or map.
+            chains: name, hook and rules of each chain.
+        """
+        return self._text("listing.nft.j2", containers=containers, chains=chains)
+
+    def _rules(self, template: str, **values: object) -> tuple[Rule, ...]:
+        return tuple(map(_rule, self._lines(template, **values)))
+
+    def _lines(self, template: str, **values: object) -> tuple[str, ...]:
+        return tuple(line.strip() for line in self._text(template, **values).splitlines() if line.strip())
+
+    def _text(self, template: str, **values: object) -> str:
+        render = self._templates.get(template)
+        try:
+            if render is None:
+                render = self._environment.get_template(template, globals=self._words).render
+                self._templates[template] = render
+            return render(values)
+        except jinja2.TemplateNotFound as error:
+            msg = f"{error.name}: no such template"
+            raise TemplateError(msg) from error
+        except jinja2.TemplateSyntaxError as error:
+            msg = f"{error.name}:{error.lineno}: {error.message}"
+            raise TemplateError(msg) from error
+        except jinja2.TemplateError as error:
+            msg = f"{template}: {error.message}"
+            raise TemplateError(msg) from error
+
+
+def _environment(templates: Path) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701  it is not HTML; what goes in was validated when it was read
+        keep_trailing_newline=True,
+        auto_reload=False,
+    )
+
+
+@lru_cache(maxsize=8192)
+def _rule(line: str) -> Rule:
+    """A template's line as a rule. Many Services have lines in common, hence the cache."""
+    text, _, note = line.partition(" # ")
+    note = comment(note.strip(), MAX_COMMENT - _DIGEST_LENGTH - 2)
+    raw = hashlib.blake2s(f"{text}\0{note}".encode(), digest_size=5).digest()
+    return Rule(text.strip(), note, base64.b32encode(raw).decode().lower())
+
+
+def _by_container(operations: Sequence[Operation]) -> list[Operation]:
+    """Operations of one stage on one container next to each other; order is kept otherwise."""
+    return sorted(operations, key=lambda operation: (operation.stage, _group_of(operation)[1]))
+
+
+def _group_of(operation: Operation) -> tuple[str, str]:
+    container = getattr(operation, "map_name", "") or (
+        getattr(operation, "container", "") if "Element" in type(operation).__name__ else ""
+    )
+    return type(operation).__name__, container
+
+
+def cleanup_text(templates: Path = TEMPLATES) -> str:
+    """A transaction that removes the tables of both families, whether or not they are there."""
+    return _environment(templates).get_template("cleanup.nft.j2").render(table=TABLE)

@@ -1,0 +1,1 @@
+"""Turns the crank: from changed objects to changed rules, at the right moments."""

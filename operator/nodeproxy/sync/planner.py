@@ -1,0 +1,141 @@
+"""What one table should hold, kept up to date change by change. No clock, no kernel: used by `render` as well."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeproxy.kube.addresses import Family
+from nodeproxy.model.endpoints import Endpoint, PortKey, merge_slices
+from nodeproxy.model.frontends import Clash, FrontendIndex, claims
+from nodeproxy.model.node import NodeView, local_detector, node_port_addresses, select_node_port_addresses
+from nodeproxy.model.service import ServicePort, ServicePortName, service_ports
+from nodeproxy.model.settings import ProxySettings
+from nodeproxy.model.traffic import categorize
+from nodeproxy.ruleset.diff import BaseAndAddresses
+from nodeproxy.ruleset.plan import PlanContext, plan
+from nodeproxy.ruleset.render import TEMPLATES, RenderContext, Renderer
+from nodeproxy.ruleset.rules import ServiceRules
+from nodeproxy.sync.store import ServiceKey, ServiceView
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the rules of every Service depend on.
+
+    Attributes:
+        node: the own node.
+        service_cidrs: CIDRs of the family that ClusterIPs come from.
+        present: the canonical addresses of the node's interfaces.
+    """
+
+    node: NodeView
+    service_cidrs: tuple[str, ...] = ()
+    present: tuple[str, ...] = ()
+
+
+class Planner:
+    """The plan of one table.
+
+    Args:
+        family: the table's family.
+        settings: the administrator's decisions.
+        lookup: finds a Service and its endpoint slices.
+        templates: folder of the templates.
+
+    Raises:
+        TemplateError: a template is broken (also from the methods).
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        settings: ProxySettings,
+        lookup: Callable[[ServiceKey], ServiceView],
+        templates: Path = TEMPLATES,
+    ) -> None:
+        self.family = family
+        self.plans: dict[ServicePortName, ServiceRules] = {}
+        self._settings = settings
+        self._lookup = lookup
+        self._templates = templates
+        self._ports: dict[ServiceKey, tuple[ServicePort, ...]] = {}
+        self._frontends = FrontendIndex()
+        self._surroundings = Surroundings(NodeView(""))
+        self._context = PlanContext("")
+        self.renderer = Renderer(RenderContext(family), templates)
+        self.base: BaseAndAddresses = (self.renderer.base(), ())
+
+    def clashes(self) -> tuple[Clash, ...]:
+        """Frontends that several service ports claim."""
+        return self._frontends.clashes()
+
+    def move(self, surroundings: Surroundings) -> bool:
+        """Take new surroundings.
+
+        Returns:
+            whether every Service has to be planned and rendered again: call :meth:`update` with all of them, and
+            take all of :attr:`plans` for changed.
+        """
+        before = (self._surroundings.node, self.renderer.context)
+        self._surroundings = surroundings
+        node, family, settings = surroundings.node, self.family, self._settings
+        node_ports = node_port_addresses(settings, node, family)
+        context = RenderContext(
+            family=family,
+            masquerade_bit=settings.masquerade_bit,
+            masquerade_all=settings.masquerade_all,
+            detector=local_detector(settings, node, family),
+            node_ports_everywhere=node_ports.match_all,
+            service_cidrs=surroundings.service_cidrs,
+        )
+        self._context = PlanContext(node.name, node.addresses.get(family, ""), settings.endpoint_chains)
+        if context != self.renderer.context:
+            self.renderer = Renderer(context, self._templates)
+        self.base = (self.renderer.base(), select_node_port_addresses(node_ports, surroundings.present))
+        return before != (node, context)
+
+    def update(self, views: Mapping[ServiceKey, ServiceView]) -> dict[ServicePortName, ServiceRules | None]:
+        """Plan Services anew.
+
+        Returns:
+            the service ports whose rules changed, in order of their names; None: it is gone.
+        """
+        touched: dict[ServicePortName, None] = {}
+        endpoints: dict[ServiceKey, dict[PortKey, tuple[Endpoint, ...]]] = {}
+        for key, view in views.items():
+            ports = service_ports(view.service, self.family) if view.service is not None else ()
+            names = {port.name for port in ports}
+            for old in self._ports.pop(key, ()):
+                if old.name not in names:
+                    touched[old.name] = None
+                    touched.update(dict.fromkeys(self._frontends.remove(old.name)))
+            if ports:
+                self._ports[key] = ports
+                endpoints[key] = merge_slices(view.slices, self.family)
+            for port in ports:
+                touched[port.name] = None
+                touched.update(dict.fromkeys(self._frontends.update(port.name, claims(port), port.created)))
+        changed: dict[ServicePortName, ServiceRules | None] = {}
+        for name in sorted(touched):
+            rules = self._plan(name, endpoints)
+            if rules == self.plans.get(name):
+                continue
+            changed[name] = rules
+            if rules is None:
+                del self.plans[name]
+            else:
+                self.plans[name] = rules
+        return changed
+
+    def _plan(
+        self, name: ServicePortName, endpoints: dict[ServiceKey, dict[PortKey, tuple[Endpoint, ...]]]
+    ) -> ServiceRules | None:
+        key = ServiceKey(name.namespace, name.service)
+        port = next((port for port in self._ports.get(key, ()) if port.name == name), None)
+        if port is None:
+            return None
+        if key not in endpoints:  # it changed because another Service gave up, or took, one of its frontends
+            endpoints[key] = merge_slices(self._lookup(key).slices, self.family)
+        found = endpoints[key].get((name.port_name, name.protocol), ())
+        sets = categorize(found, port, self._surroundings.node)
+        return plan(port, sets, self._context, self._frontends.lost(name))

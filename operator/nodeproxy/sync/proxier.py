@@ -1,0 +1,145 @@
+"""Keeps one table as it should be."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from nodeproxy.kernel.errors import KernelError, TooLongError
+from nodeproxy.kernel.nft import Nft
+from nodeproxy.kernel.readback import TableForeignError, read_back
+from nodeproxy.model.service import ServicePortName
+from nodeproxy.report.journal import Journal, SyncResult
+from nodeproxy.ruleset.diff import TableState
+from nodeproxy.ruleset.operations import Piece
+from nodeproxy.ruleset.rules import ServiceRules
+from nodeproxy.sync.planner import Planner, Surroundings
+from nodeproxy.sync.runner import Clock
+from nodeproxy.sync.store import ServiceKey, ServiceView
+
+
+@dataclass(slots=True)
+class _Applied:
+    """Counts what has been applied."""
+
+    transactions: int = 0
+
+
+class Proxier:
+    """Keeps the table of one family as it should be.
+
+    Plans are made from changes at once; the kernel follows when :meth:`sync` succeeds. When it fails, what the kernel
+    holds is no longer known: the next sync reads the table back and corrects it, so nothing is lost.
+
+    Args:
+        planner: says what the table should hold.
+        nft: applies transactions; shared between families, used from one thread only.
+        journal: is told of all that is done.
+        clock: the time.
+        full_every: seconds after which the table is read back and compared in any case.
+    """
+
+    def __init__(self, planner: Planner, nft: Nft, journal: Journal, clock: Clock, full_every: float = 3600.0) -> None:
+        self.family = planner.family
+        self._planner = planner
+        self._nft = nft
+        self._journal = journal
+        self._clock = clock
+        self._full_every = full_every
+        self._state: TableState | None = None
+        self._pending: dict[ServicePortName, ServiceRules | None] = {}
+        self._last_full = 0.0
+
+    def move(self, surroundings: Surroundings, everything: Callable[[], Mapping[ServiceKey, ServiceView]]) -> None:
+        """Take new surroundings, and plan every Service anew where they matter to it."""
+        if self._planner.move(surroundings):
+            self.update(everything())
+            self._pending.update(self._planner.plans)
+
+    def update(self, views: Mapping[ServiceKey, ServiceView]) -> None:
+        """Plan Services anew."""
+        self._pending.update(self._planner.update(views))
+        self._journal.clashes(self.family, self._planner.clashes())
+
+    def sync(self) -> None:
+        """Bring the kernel to what is planned.
+
+        Raises:
+            KernelError: it could not be done; the next call starts from what the kernel holds then.
+        """
+        start = self._clock.now()
+        applied = _Applied()
+        full = self._state is None or start - self._last_full >= self._full_every
+        took_over = ""
+        changed = len(self._pending)
+        try:
+            if full:
+                took_over = self._full_sync(applied)
+                self._last_full = self._clock.now()
+            else:
+                self._partial_sync(applied)
+        except KernelError:
+            self._state = None
+            raise
+        self._pending = {}
+        self._journal.synced(
+            SyncResult(
+                family=self.family,
+                full=full,
+                services=len(self._planner.plans),
+                changed=changed,
+                transactions=applied.transactions,
+                seconds=self._clock.now() - start,
+                took_over=took_over,
+            )
+        )
+
+    def tidy(self) -> None:
+        """Delete what went out of use a while ago; a failure makes the next sync a full one."""
+        if self._state is None:
+            return
+        try:
+            self._apply(self._state.tidy(self._clock.now()), _Applied())
+        except KernelError as error:
+            self._state = None
+            self._journal.tidying_failed(self.family, error)
+
+    def tidy_due(self) -> float | None:
+        """When :meth:`tidy` has something to do; None: there is nothing."""
+        return self._state.next_tidy() if self._state is not None else None
+
+    def _partial_sync(self, applied: _Applied) -> None:
+        state = self._state
+        if state is None:
+            return
+        state.renderer = self._planner.renderer
+        self._apply(state.change(self._pending, self._clock.now(), self._planner.base), applied)
+
+    def _full_sync(self, applied: _Applied) -> str:
+        planner, now = self._planner, self._clock.now()
+        wanted = dict(sorted(planner.plans.items()))
+        took_over = ""
+        try:
+            found = read_back(self.family, planner.base[0])
+        except TableForeignError as error:
+            took_over = str(error)
+            self._state = TableState(None, planner.renderer)
+            self._apply(iter([self._state.replace(wanted, now, planner.base)]), applied)
+        else:
+            self._state = TableState(found, planner.renderer)
+            self._apply(self._state.correct(wanted, now, planner.base), applied)
+        return took_over
+
+    def _apply(self, pieces: Iterator[Piece], applied: _Applied) -> None:
+        for piece in pieces:
+            self._apply_piece(piece, applied)
+
+    def _apply_piece(self, piece: Piece, applied: _Applied) -> None:
+        try:
+            self._nft.run(self._planner.renderer.transaction(piece.operations()))
+        except TooLongError:
+            halves = piece.halves()
+            if halves is None:
+                raise
+            for half in halves:
+                self._apply_piece(half, applied)
+        else:
+            applied.transactions += 1
