@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import threading
+import time
 
 from nodeproxy.cli.flags import HelpFormatter, add_logging, add_manifests, add_periods, add_traffic, raw_config
 from nodeproxy.config.settings import validate
@@ -13,6 +14,7 @@ from nodeproxy.report.logs import configure_logs
 from nodeproxy.sync.agent import Agent, AgentOptions
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT}
+_PATIENCE = 1.0  # seconds
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -55,8 +57,11 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _stop_on_signal(agent: Agent, journal: Journal) -> None:
     received = signal.sigwait(_SIGNALS)
+    asked = time.monotonic()
     journal.event("stopping", signal=signal.Signals(received).name)
     agent.stop()
-    # Whoever asks twice does not want to wait for a sync that hangs.
-    received = signal.sigwait(_SIGNALS)
-    os._exit(128 + received)
+    # Whoever asks again does not want to wait for a sync that hangs; some tools send the first request twice.
+    while True:
+        received = signal.sigwait(_SIGNALS)
+        if time.monotonic() - asked > _PATIENCE:
+            os._exit(128 + received)
