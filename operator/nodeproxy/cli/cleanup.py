@@ -3,7 +3,10 @@
 import argparse
 
 from nodeproxy.cli.flags import HelpFormatter
+from nodeproxy.kernel.errors import TransactionError
 from nodeproxy.kernel.nft import Nft
+from nodeproxy.kernel.support import ipv6_usable
+from nodeproxy.kube.addresses import Family
 from nodeproxy.ruleset.render import cleanup_text
 
 
@@ -26,5 +29,11 @@ def command(_: argparse.Namespace) -> int:
         TransactionError: the kernel refused.
         PermissionDeniedError: CAP_NET_ADMIN is missing.
     """
-    Nft().run(cleanup_text())
+    nft = Nft()
+    for family in Family:
+        try:
+            nft.run(cleanup_text(family))
+        except TransactionError:
+            if family is Family.IPV4 or ipv6_usable():
+                raise
     return 0

@@ -7,8 +7,8 @@ spoil those after it. libnftables releases the interpreter's lock while it works
 import os
 import re
 import threading
+from typing import Any
 
-import nftables
 import tenacity
 
 from nodeproxy.kernel.errors import (
@@ -17,6 +17,7 @@ from nodeproxy.kernel.errors import (
     PermissionDeniedError,
     TooLongError,
     TransactionError,
+    UnsupportedError,
 )
 
 _ERROR_AT = re.compile(r"^\S*?:(\d+):\d+(?:-\d+)?: Error: (.*)$", re.MULTILINE)
@@ -37,7 +38,7 @@ class Nft:
     """A libnftables context, bound to the network namespace and the thread of its first use."""
 
     def __init__(self) -> None:
-        self._context: nftables.Nftables | None = None
+        self._context: Any = None
         self._thread: int | None = None
 
     def run(self, text: str) -> None:
@@ -78,7 +79,7 @@ class Nft:
         found = re.search(r'"version": "([^"]+)"', output) if code == 0 else None
         return found[1] if found else ""
 
-    def _ours(self) -> "nftables.Nftables":
+    def _ours(self) -> Any:
         current = threading.get_ident()
         if self._thread is None:
             self._thread = current
@@ -86,7 +87,7 @@ class Nft:
             msg = "a libnftables context was used from a second thread"
             raise AssertionError(msg)
         if self._context is None:
-            self._context = nftables.Nftables()
+            self._context = _new_context()
         return self._context
 
     def _run_once(self, text: str) -> None:
@@ -124,6 +125,20 @@ class Nft:
             raise TransactionError(reason)
         statement, owner = _statement_at(text, int(found[1]))
         raise TransactionError(found[2].strip(), owner=owner, statement=statement)
+
+
+def _new_context() -> Any:
+    # Imported here, since rules can be rendered without it.
+    try:
+        import nftables  # noqa: PLC0415
+    except ImportError:
+        msg = "the nftables module for Python is missing (Debian and Ubuntu: python3-nftables)"
+        raise UnsupportedError(msg) from None
+    try:
+        return nftables.Nftables()
+    except OSError as error:
+        msg = f"libnftables is missing (Debian and Ubuntu: libnftables1): {error}"
+        raise UnsupportedError(msg) from None
 
 
 def _reason(error: str) -> str:

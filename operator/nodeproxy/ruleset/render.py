@@ -164,6 +164,10 @@ class Renderer:
         groups = [(key[0], list(group)) for key, group in itertools.groupby(_by_container(operations), _group_of)]
         return self._text("transaction.nft.j2", groups=groups)
 
+    def cleanup(self) -> str:
+        """A transaction that removes the table, whether or not it is there."""
+        return self._text("cleanup.nft.j2")
+
     def element(
         self,
         key: Sequence[str | int],
@@ -246,6 +250,6 @@ def _group_of(operation: Operation) -> tuple[str, str]:
     return type(operation).__name__, container
 
 
-def cleanup_text(templates: Path = TEMPLATES) -> str:
-    """A transaction that removes the tables of both families, whether or not they are there."""
-    return _environment(templates).get_template("cleanup.nft.j2").render(table=TABLE)
+def cleanup_text(family: Family, templates: Path = TEMPLATES) -> str:
+    """A transaction that removes the table of a family, whether or not it is there."""
+    return Renderer(RenderContext(family), templates).cleanup()

@@ -12,7 +12,7 @@ from nodeproxy.kube.source import Source
 from nodeproxy.model.node import NodeView, node_port_warnings, node_view, served_families
 from nodeproxy.model.settings import ProxySettings
 from nodeproxy.report.journal import Journal
-from nodeproxy.ruleset.render import TEMPLATES, RenderContext, Renderer
+from nodeproxy.ruleset.render import TEMPLATES, RenderContext, Renderer, TemplateError
 from nodeproxy.sync.planner import Planner, Surroundings
 from nodeproxy.sync.proxier import Proxier
 from nodeproxy.sync.runner import Clock, Intervals, Runner, SystemClock
@@ -107,7 +107,7 @@ class Agent:
         for proxier in proxiers:
             try:
                 proxier.sync()
-            except KernelError as error:
+            except (KernelError, TemplateError) as error:
                 self._journal.failed(proxier.family, error, self._options.intervals.retry)
                 good = False
         return good

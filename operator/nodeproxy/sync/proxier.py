@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from nodeproxy.kernel.errors import KernelError, TooLongError
+from nodeproxy.kernel.errors import KernelError, OutcomeUnknownError, TooLongError, TransactionError
 from nodeproxy.kernel.nft import Nft
 from nodeproxy.kernel.readback import TableForeignError, read_back
 from nodeproxy.model.service import ServicePortName
@@ -67,18 +67,15 @@ class Proxier:
         """
         start = self._clock.now()
         applied = _Applied()
-        full = self._state is None or start - self._last_full >= self._full_every
         took_over = ""
         changed = len(self._pending)
-        try:
-            if full:
+        full = not self._partial_sync(applied, due=start - self._last_full >= self._full_every)
+        if full:
+            try:
                 took_over = self._full_sync(applied)
-                self._last_full = self._clock.now()
-            else:
-                self._partial_sync(applied)
-        except KernelError:
-            self._state = None
-            raise
+            except OutcomeUnknownError:
+                took_over = self._full_sync(applied)  # it may well have been applied
+            self._last_full = self._clock.now()
         self._pending = {}
         self._journal.synced(
             SyncResult(
@@ -94,26 +91,42 @@ class Proxier:
 
     def tidy(self) -> None:
         """Delete what went out of use a while ago; a failure makes the next sync a full one."""
-        if self._state is None:
+        state, self._state = self._state, None
+        if state is None:
             return
         try:
-            self._apply(self._state.tidy(self._clock.now()), _Applied())
+            self._apply(state.tidy(self._clock.now()), _Applied())
+            self._state = state
         except KernelError as error:
-            self._state = None
             self._journal.tidying_failed(self.family, error)
 
     def tidy_due(self) -> float | None:
         """When :meth:`tidy` has something to do; None: there is nothing."""
         return self._state.next_tidy() if self._state is not None else None
 
-    def _partial_sync(self, applied: _Applied) -> None:
-        state = self._state
-        if state is None:
-            return
+    def _partial_sync(self, applied: _Applied, *, due: bool) -> bool:
+        """Apply what is pending to what is known to be in the kernel.
+
+        Returns:
+            whether that was done; if not (nothing is known, a full sync is due, or the kernel holds something else than
+            was thought), only a full sync will do.
+        """
+        state, self._state = self._state, None
+        if state is None or due:
+            return False
         state.renderer = self._planner.renderer
-        self._apply(state.change(self._pending, self._clock.now(), self._planner.base), applied)
+        try:
+            self._apply(state.change(self._pending, self._clock.now(), self._planner.base), applied)
+        except TransactionError as error:
+            self._journal.warning(
+                "table differs from what was known", family=self.family.label, error=str(error), next="full sync"
+            )
+            return False
+        self._state = state
+        return True
 
     def _full_sync(self, applied: _Applied) -> str:
+        """Read the table back and correct it; returns why it was made anew, if it was."""
         planner, now = self._planner, self._clock.now()
         wanted = dict(sorted(planner.plans.items()))
         took_over = ""
@@ -121,11 +134,12 @@ class Proxier:
             found = read_back(self.family, planner.base[0])
         except TableForeignError as error:
             took_over = str(error)
-            self._state = TableState(None, planner.renderer)
-            self._apply(iter([self._state.replace(wanted, now, planner.base)]), applied)
+            state = TableState(None, planner.renderer)
+            self._apply(iter([state.replace(wanted, now, planner.base)]), applied)
         else:
-            self._state = TableState(found, planner.renderer)
-            self._apply(self._state.correct(wanted, now, planner.base), applied)
+            state = TableState(found, planner.renderer)
+            self._apply(state.correct(wanted, now, planner.base), applied)
+        self._state = state
         return took_over
 
     def _apply(self, pieces: Iterator[Piece], applied: _Applied) -> None:
