@@ -156,6 +156,13 @@ class Agent:
                 raise self._error(f"IPv{family} is not in the kernel after {timeout} s")
             time.sleep(0.01)
 
+    @staticmethod
+    def is_marker(text: str) -> bool:
+        """Whether a line of ``nft monitor`` is about nothing but a marker (see :meth:`settle`)."""
+        numbers = range(_MARKER_FIRST, _MARKER_LAST + 1)
+        addresses = {address for number in numbers for address in plan.host(plan.SERVICES, number)}
+        return any(word in addresses for word in text.split())
+
     def has_element(self, family: int, name: str, key: str) -> bool:
         """Whether a set or map of the table has an element now; False as well if there is no such set."""
         table = "ip" if family == 4 else "ip6"
