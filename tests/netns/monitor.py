@@ -31,6 +31,7 @@ class Monitor:
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
         self._lines: list[Line] = []
+        self._begun = time.monotonic()
 
     def __enter__(self) -> Self:
         self._process = self._namespace.start("nft", "monitor", stdout=subprocess.PIPE)
@@ -56,6 +57,23 @@ class Monitor:
         """
         self._mark("monitor-reads")
         return [line for line in self._lines if "monitor-" not in line.text and not line.text.startswith("# new gen")]
+
+    def wait_quiet(self, seconds: float, timeout: float = 15) -> None:
+        """Wait until nothing has been written for so long, say because what went out of use is removed late.
+
+        Raises:
+            TimeoutError: it went on for longer than ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            lines = self.lines()
+            now = time.monotonic()
+            if now - max([self._begun, *(line.at for line in lines)]) >= seconds:
+                return
+            if now > deadline:
+                msg = f"the ruleset is still written to after {timeout} s: {lines[-1:]}"
+                raise TimeoutError(msg)
+            time.sleep(0.1)
 
     def _mark(self, name: str) -> None:
         deadline = time.monotonic() + 5

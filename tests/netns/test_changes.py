@@ -33,6 +33,13 @@ def agent(world: World) -> Iterator[Agent]:
         yield agent
 
 
+@pytest.fixture(scope="module")
+def calm(agent: Agent) -> None:
+    """What earlier tests left has been removed."""
+    with Monitor(agent.node.namespace) as monitor:
+        monitor.wait_quiet(2.5)
+
+
 def _one(world: World, number: int, pod: str) -> list[Manifest]:
     shape = service(f"svc-{number}", number, both(80))
     return [shape, *backends(shape, [world.pod(pod)], 8080)]
@@ -107,6 +114,7 @@ def test_one_change_costs_what_it_changes(world: World, agent: Agent) -> None:
         "[1, 2, 3]",
     ],
 )
+@pytest.mark.usefixtures("calm")
 def test_broken_file_changes_nothing(world: World, agent: Agent, text: str) -> None:
     """A file that cannot be read leaves the rules as they are, and later changes of others are followed."""
     agent.apply(edited=_one(world, 81, "pod-a1"))
