@@ -34,8 +34,8 @@ class Intervals:
     """Seconds between runs.
 
     Attributes:
-        minimum: from the end of one run to the start of the next (minSyncPeriod).
-        retry: from the end of a failed run to the next try (syncPeriod).
+        minimum: from the end of one run to the start of the next, whatever its reason (minSyncPeriod).
+        retry: from the end of a failed run to the next try (syncPeriod), if that is sooner than ``maximum``.
         maximum: from the end of one run to the next if nobody asks for one.
     """
 
@@ -109,8 +109,9 @@ class Runner:
         """When the next run is due; None: nobody has asked for a first one."""
         if self._ended is None:
             return 0.0 if self._requested else None
+        pause = self._intervals.maximum
         if self._requested:
-            return self._ended + self._intervals.minimum
-        if self._failed:
-            return self._ended + max(self._intervals.retry, self._intervals.minimum)
-        return self._ended + self._intervals.maximum
+            pause = 0.0
+        elif self._failed:
+            pause = min(pause, self._intervals.retry)
+        return self._ended + max(pause, self._intervals.minimum)
