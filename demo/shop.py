@@ -34,6 +34,7 @@ class Frontend:
         port: likewise.
         protocol: TCP or UDP.
         source: the address that the client outside uses; None: its own.
+        ranged: whether the Service has source ranges.
         outside_ranges: whether that address lies outside of the Service's source ranges.
         local_only: whether outside traffic goes to pods of the same node only.
         sticky: whether a client stays with its pod.
