@@ -66,6 +66,8 @@ class _Pending:
         base: operations on what no service port owns; all else may refer to it.
         prepare: operations that nothing refers to yet.
         switch: a group of operations per service port, that puts its new rules into force.
+        retire: a group per service port, that empties what it no longer needs; after all of ``switch``, since until
+            then an element that moves to another service port still leads to the old owner's chain.
         taken: elements that some service port of this change wants for itself.
         released: shared elements that some service port of this change no longer wants.
     """
@@ -74,12 +76,13 @@ class _Pending:
     base: list[Operation] = field(default_factory=list)
     prepare: list[Operation] = field(default_factory=list)
     switch: list[list[Operation]] = field(default_factory=list)
+    retire: list[list[Operation]] = field(default_factory=list)
     taken: set[_Key] = field(default_factory=set)
     released: set[_Key] = field(default_factory=set)
 
     def groups(self) -> list[list[Operation]]:
-        """The groups of all that is put into force."""
-        return [self.base, *self.switch] if self.base else self.switch
+        """The groups of all that is put into force, and of what goes out of use, in order."""
+        return [self.base, *self.switch, *self.retire] if self.base else [*self.switch, *self.retire]
 
 
 class TableState:
@@ -220,7 +223,7 @@ class TableState:
             if pending.base:
                 yield Piece(switch=[pending.base])
             yield from cut(pending.prepare, [], limit)
-            yield from cut([], pending.switch, limit)
+            yield from cut([], [*pending.switch, *pending.retire], limit)
 
     def _place(
         self,
@@ -275,14 +278,17 @@ class TableState:
     ) -> None:
         """Take out of use what ``old`` has and ``rules``, drawing from ``uses``, do not."""
         mirror, owner = self.mirror, str(old.rules.name)
+        retire: list[Operation] = []
         kept_chains = {chain.name for chain in rules.chains} if rules else set()
         for chain in old.rules.chains:
             if chain.name not in kept_chains:
-                self._retire_chain(chain.name, owner, switch, pending.now)
+                self._retire_chain(chain.name, owner, retire, pending.now)
         kept_sets = {affinity_set.name for affinity_set in rules.sets} if rules else set()
         for affinity_set in old.rules.sets:
             if affinity_set.name not in kept_sets:
-                switch.append(RemoveContainer(owner, self._forget_container(affinity_set.name), affinity_set.name))
+                retire.append(RemoveContainer(owner, self._forget_container(affinity_set.name), affinity_set.name))
+        if retire:
+            pending.retire.append(retire)
         for element in old.rules.elements:
             if (element.container, element.key) in pending.taken:
                 continue
@@ -295,9 +301,9 @@ class TableState:
         kept_uses = set(uses.values())
         self._retired_slots += [(pending.now + SLOT_GRACE, use) for use in old.uses.values() if use not in kept_uses]
 
-    def _retire_chain(self, name: str, owner: str, switch: list[Operation], now: float) -> None:
+    def _retire_chain(self, name: str, owner: str, group: list[Operation], now: float) -> None:
         if self.mirror.chains[name]:
-            switch.append(FlushChain(owner, name))
+            group.append(FlushChain(owner, name))
         self.mirror.chains[name] = ""
         self._retired_chains[name] = now + CHAIN_GRACE
 

@@ -1,0 +1,458 @@
+"""Changes of a table: valid for the kernel, consistent in between, complete in the end."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodeproxy.ruleset import diff
+from nodeproxy.ruleset.operations import (
+    AddContainer,
+    AddElement,
+    AddRule,
+    FillSlots,
+    FlushChain,
+    Piece,
+    RemoveChain,
+    RemoveElement,
+    Rule,
+    weight,
+)
+from nodeproxy.ruleset.rules import CLUSTER_IPS, HAIRPIN, SERVICE_IPS, Element, Target
+from unit.ruleset.build import name
+from unit.ruleset.cluster import BIG, Cluster, Shape, Table
+from unit.ruleset.pretend_kernel import PretendKernel
+
+COUNTS = st.one_of(
+    st.integers(0, 3).map(lambda n: tuple(range(1, n + 1))),
+    st.lists(st.integers(1, 6), max_size=4, unique=True).map(lambda found: tuple(sorted(found))),
+)
+SHAPES = st.builds(
+    Shape,
+    number=st.integers(0, 5),
+    endpoints=COUNTS,
+    remote=st.booleans(),
+    affinity=st.sampled_from([0, 0, 60, 120]),
+    internal=st.booleans(),
+    external=st.booleans(),
+    node_port=st.sampled_from([0, 0, 30080, 30081]),
+    external_ip=st.sampled_from([0, 0, 1, 2]),
+    vip=st.sampled_from([0, 0, 1, 3]),
+    guarded=st.booleans(),
+    protocol=st.sampled_from(["TCP", "TCP", "UDP", "SCTP"]),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.lists(st.one_of(SHAPES, st.integers(0, 5)), min_size=1, max_size=6),
+        st.sampled_from(["tidy", "wait", "mask", "everywhere", "address", "chains"]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+Step = list[Shape | int] | str
+
+
+@pytest.fixture
+def small_pieces() -> Iterator[None]:
+    """Cut changes into many transactions, as only thousands of services would."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diff, "PIECE_WEIGHT", 8)
+        yield
+
+
+def take(table: Table, step: Step, *, finely: bool = False) -> None:
+    """One step of a course of events."""
+    cluster = table.cluster
+    match step:
+        case "tidy":
+            table.tidy()
+            return
+        case "wait":
+            table.tidy(0.7)
+            return
+        case "mask":
+            cluster.masquerade_bit = 29 - cluster.masquerade_bit
+            updates = dict(cluster.plans)
+            table.change(updates, finely=finely)  # type: ignore[arg-type]
+            return
+        case "everywhere":
+            cluster.everywhere = not cluster.everywhere
+        case "address":
+            cluster.node_addresses = ("192.168.0.2", "192.168.0.3")[: 3 - len(cluster.node_addresses)]
+        case "chains":
+            cluster.endpoint_chains = "Always" if cluster.endpoint_chains == "WhenAffinity" else "WhenAffinity"
+        case list():
+            table.change(cluster.set(step), finely=finely)
+            return
+    table.change(cluster.replan(), finely=finely)
+
+
+def settle(table: Table) -> None:
+    table.tidy_all()
+    table.check_settled()
+    assert table.change({}) == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_any_course_of_changes_ends_where_a_fresh_table_would(steps: list[Step]) -> None:
+    """And on the way the kernel takes every transaction, and the mirror is what it holds."""
+    table = started()
+    for step in steps:
+        take(table, step)
+    settle(table)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS, st.booleans(), st.sampled_from([1, 8, 40]))
+def test_any_prefix_of_the_pieces_serves_each_frontend_as_before_or_as_after(
+    steps: list[Step], finely: bool, limit: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diff, "PIECE_WEIGHT", limit)
+        table = started()
+        for step in steps:
+            take(table, step, finely=finely)
+        settle(table)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 2, BIG, BIG + 1])), min_size=1, max_size=5))
+def test_services_grow_beyond_a_shared_map_and_shrink_again(steps: list[tuple[int, int]]) -> None:
+    table = started()
+    for number, count in steps:
+        table.change(table.cluster.set([Shape(number, tuple(range(1, count + 1)))]))
+        assert all(len(content) <= 1024 or len(content) in (BIG, BIG + 1) for content in table.kernel.slots.values())
+    settle(table)
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS, STEPS, st.booleans())
+def test_table_that_another_run_left_is_corrected(left: list[Step], meanwhile: list[Step], finely: bool) -> None:
+    """The cluster changed while nobody looked after the table: none of its leftovers survives."""
+    earlier = started()
+    for step in left:
+        take(earlier, step)
+    cluster, kernel = earlier.cluster, earlier.kernel.copy()
+    for step in meanwhile:
+        take(earlier, step)
+    table = Table(cluster, kernel)
+    table.now = 5.0
+    table.correct(finely=finely)
+    settle(table)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_table_that_is_right_is_not_touched(steps: list[Step]) -> None:
+    earlier = started()
+    for step in steps:
+        take(earlier, step)
+    earlier.tidy_all()
+    table = Table(earlier.cluster, earlier.kernel.copy())
+    assert table.correct() == 0
+    assert table.state.next_tidy() is None
+    settle(table)
+
+
+def _vandalise(kernel: PretendKernel, chance: random.Random) -> None:
+    """Do to a table what a careless program may do, within what nftables lets it."""
+    for _ in range(chance.randint(1, 6)):
+        match chance.randrange(9):
+            case 0 if kernel.chains:
+                kernel.chains[chance.choice(sorted(kernel.chains))].clear()
+            case 1 if kernel.chains:
+                kernel.chains[chance.choice(sorted(kernel.chains))].append(Rule("drop", "", "?"))
+            case 2:
+                content = kernel.elements[chance.choice(sorted(kernel.elements))]
+                if content:
+                    del content[chance.choice(sorted(content, key=str))]
+            case 3:
+                kernel.elements[SERVICE_IPS]["10.9.9.9", "tcp", 9] = "reject-chain"
+                kernel.elements[CLUSTER_IPS][("10.9.9.9",)] = None
+            case 4:
+                for key in kernel.elements[SERVICE_IPS]:
+                    kernel.elements[SERVICE_IPS][key] = "drop"
+            case 5:
+                kernel.chains["service-STRAY-x/y/tcp/z"] = [Rule("goto reject-chain", "", "?")]
+                kernel.containers["affinity-STRAY-x/y"] = ("set", "flags dynamic,timeout ; timeout 5s")
+                kernel.elements["affinity-STRAY-x/y"] = {}
+            case 6:
+                filled = [content for content in kernel.slots.values() if content]
+                if filled:
+                    content = chance.choice(filled)
+                    del content[chance.choice(sorted(content))]
+            case 7:
+                filled = [content for map_name, content in kernel.slots.items() if content and "tcp" in map_name]
+                if filled:
+                    content = chance.choice(filled)
+                    content[chance.choice(sorted(content))] = Target("10.66.6.6", 66)
+            case 8:
+                kernel.containers["stray"] = ("set", "type ipv4_addr")
+                kernel.elements["stray"] = {}
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS, st.randoms(use_true_random=False))
+def test_table_that_somebody_tampered_with_is_corrected(steps: list[Step], chance: random.Random) -> None:
+    earlier = started()
+    for step in steps:
+        take(earlier, step)
+    kernel = earlier.kernel.copy()
+    _vandalise(kernel, chance)
+    table = Table(earlier.cluster)
+    table.kernel = kernel
+    table.state = diff.TableState(kernel.found(), earlier.cluster.renderer)
+    for piece in table.state.correct(dict(sorted(earlier.cluster.plans.items())), table.now, earlier.cluster.base):
+        kernel.apply(piece)
+    table.check_mirror()
+    settle(table)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.booleans())
+def test_foreign_table_is_replaced_in_one_transaction(steps: list[Step], occupied: bool) -> None:
+    cluster = Cluster()
+    for step in steps:
+        if isinstance(step, list):
+            cluster.set(step)
+    table = Table(cluster)
+    if occupied:
+        table.kernel.apply(Piece([AddContainer("", "map", SERVICE_IPS, "type other : verdict")]))
+    piece = table.state.replace(cluster.plans, table.now, cluster.base)
+    assert table.apply([piece]) == 1
+    assert table.state.next_tidy() is None
+    settle(table)
+
+
+# --- single changes ----------------------------------------------------------------------------------------------
+
+
+def started(*shapes: Shape) -> Table:
+    table = Table(Cluster())
+    table.change(table.cluster.set(shapes))
+    return table
+
+
+def operations(table: Table, *shapes: Shape | int) -> list[object]:
+    """The operations of a change, applied."""
+    pieces = list(table.state.change(table.cluster.set(shapes), table.now, table.cluster.base))
+    table.apply(pieces)
+    return [operation for piece in pieces for operation in piece.operations()]
+
+
+def test_change_of_one_service_touches_nothing_of_another() -> None:
+    table = started(Shape(1, (1, 2)), Shape(2, (1, 2)))
+    found = operations(table, Shape(1, (1, 2, 3)))
+    assert {operation.owner for operation in found} == {"ns/svc1:p80"}  # type: ignore[attr-defined]
+    by_kind = [type(operation) for operation in found]
+    assert by_kind == [FillSlots, FlushChain, AddRule, AddElement]
+    [filled] = [operation for operation in found if isinstance(operation, FillSlots)]
+    assert (filled.map_name, filled.offset, len(filled.values)) == ("endpoints-tcp-0", 4, 3)
+    [added] = [operation for operation in found if isinstance(operation, AddElement)]
+    assert added.element.container == HAIRPIN
+
+
+def test_no_change_no_transaction() -> None:
+    table = started(Shape(1, (1, 2)))
+    assert table.change({}) == 0
+    assert table.change(dict(table.cluster.plans)) == 0
+
+
+def test_slots_in_use_are_never_overwritten_but_freed_after_a_while() -> None:
+    """A packet that has drawn its number finds the slot as it was."""
+    table = started(Shape(1, (1, 2)))
+    table.change(table.cluster.set([Shape(1, (3, 4))]))
+    assert len(table.kernel.slots["endpoints-tcp-0"]) == 4
+    table.tidy(0.5)
+    assert len(table.kernel.slots["endpoints-tcp-0"]) == 4
+    table.tidy(0.6)
+    assert sorted(table.kernel.slots["endpoints-tcp-0"]) == [2, 3]
+
+
+def test_last_service_with_several_endpoints_takes_the_slot_map_along() -> None:
+    table = started(Shape(1, (1, 2)))
+    table.change(table.cluster.set([Shape(1, (1,))]))
+    table.tidy()
+    assert table.kernel.slots == {}
+    assert table.state.slots_taken() == 0
+
+
+def test_chain_is_emptied_at_once_and_deleted_after_its_slots() -> None:
+    table = started(Shape(1, (1, 2), affinity=60))
+    assert len([chain for chain in table.kernel.chains if chain.startswith("endpoint-")]) == 2
+    table.change(table.cluster.set([1]))
+    leftover = [chain for chain in table.kernel.chains if "/" in chain]
+    assert len(leftover) == 3
+    assert not any(table.kernel.chains[chain] for chain in leftover)
+    assert table.kernel.affinity() == {}
+    # Both are due, but the slots that were just freed still may have named the chains.
+    table.tidy(10)
+    assert [chain for chain in table.kernel.chains if "/" in chain] == leftover
+    table.tidy(1.1)
+    assert [chain for chain in table.kernel.chains if "/" in chain] == []
+    assert table.state.next_tidy() is None
+
+
+def test_service_that_comes_back_within_the_delay_is_not_deleted() -> None:
+    table = started(Shape(1, (1, 2), affinity=60))
+    table.change(table.cluster.set([1]))
+    table.tidy(0.5)
+    table.change(table.cluster.set([Shape(1, (1, 2), affinity=60)]))
+    table.tidy(10)
+    table.tidy(10)
+    settle(table)
+    assert len([chain for chain in table.kernel.chains if "/" in chain]) == 3
+
+
+def test_affinity_that_is_switched_off_leaves_no_set() -> None:
+    table = started(Shape(1, (1, 2), affinity=60))
+    table.change(table.cluster.set([Shape(1, (1, 2))]))
+    assert table.kernel.affinity() == {}
+    table.change(table.cluster.set([Shape(1, (1, 2), affinity=5)]))
+    assert set(table.kernel.affinity().values()) == {5}
+    settle(table)
+
+
+def test_another_timeout_redeclares_the_sets_and_leaves_the_chains_alone() -> None:
+    table = started(Shape(1, (1, 2), affinity=10800))
+    found = operations(table, Shape(1, (1, 2), affinity=5))
+    assert [type(operation) for operation in found] == [AddContainer, AddContainer]
+    assert set(table.kernel.affinity().values()) == {5}
+
+
+def test_frontend_moves_to_another_service_in_one_transaction_without_a_gap() -> None:
+    table = started(Shape(1, (1,), vip=1), Shape(2, (2,), vip=1))
+    key = ("192.0.2.1", "tcp", 80)
+    holder = table.kernel.elements[SERVICE_IPS][key]
+    assert holder is not None
+    assert "svc1" in holder
+    found = operations(table, 1)
+    assert "svc2" in str(table.kernel.elements[SERVICE_IPS][key])
+    assert next(o for o in found if isinstance(o, RemoveElement) and o.key == key).owner == "ns/svc2:p80"
+    settle(table)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("finely", [False, True])
+def test_frontend_moves_without_a_gap_even_if_the_change_is_cut(finely: bool) -> None:
+    """The element still leads to the old owner's chain until its new owner's transaction: it must not be empty."""
+    table = started(Shape(1, (1, 2), vip=1), Shape(2, (2, 3), vip=1), Shape(3, (3,)))
+    updates = table.cluster.set([1, Shape(3, (1, 2, 3))])
+    assert table.change(updates, finely=finely) > 1
+    settle(table)
+
+
+def test_service_that_gives_up_one_frontend_to_another_and_all_external_traffic_with_it() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diff, "PIECE_WEIGHT", 1)
+        table = started(Shape(1, (1,), vip=1), Shape(2, (2,), vip=1))
+        table.change(table.cluster.set([Shape(1, (1,))]), finely=True)
+        settle(table)
+
+
+def test_shared_elements_stay_until_the_last_owner_leaves() -> None:
+    """Two services have the same pod behind them."""
+    table = started(Shape(1, (1,)), Shape(2, (1,)))
+    key = ("10.0.0.1", "10.0.0.1", "tcp", 80)
+    table.change(table.cluster.set([1]))
+    assert key in table.kernel.elements[HAIRPIN]
+    assert ("172.30.0.2",) not in table.kernel.elements[CLUSTER_IPS]
+    table.change(table.cluster.set([2]))
+    assert key not in table.kernel.elements[HAIRPIN]
+
+
+def test_shared_element_passes_from_one_service_to_another_in_one_change() -> None:
+    table = started(Shape(1, (1,)), Shape(2, (2,)))
+    found = operations(table, Shape(1, (2,)), Shape(2, (1,)))
+    assert not [o for o in found if isinstance(o, (AddElement, RemoveElement)) and o.container == HAIRPIN]
+
+
+def test_first_big_sync_prepares_before_it_puts_into_force() -> None:
+    """Bounded transactions: first the base, then what nothing refers to, then the elements that lead there."""
+    cluster = Cluster()
+    updates = cluster.set([Shape(number, tuple(range(1, 11))) for number in range(120)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diff, "PIECE_WEIGHT", 200)
+        table = Table(cluster)
+        pieces = list(table.state.change(updates, table.now, cluster.base))
+    assert len(pieces) > 5
+    heaviest = max(weight(operation) for piece in pieces for operation in [piece.operations()])
+    assert heaviest <= 200 + 20
+    switching = [bool(piece.switch) for piece in pieces[1:]]
+    assert switching == sorted(switching)
+    assert not any(piece.prepare for piece in pieces if piece.switch)
+    table.apply(pieces)
+    settle(table)
+
+
+def test_strays_are_removed() -> None:
+    table = started(Shape(1, (1, 2)))
+    kernel = table.kernel.copy()
+    kernel.chains["service-STRAY-x/y/tcp/z"] = [Rule("ip saddr @affinity-STRAY-x/y goto reject-chain", "", "?")]
+    kernel.containers["affinity-STRAY-x/y"] = ("set", "flags dynamic,timeout ; timeout 5s")
+    kernel.elements["affinity-STRAY-x/y"] = {}
+    kernel.elements[SERVICE_IPS]["10.9.9.9", "tcp", 9] = "service-STRAY-x/y/tcp/z"
+    kernel.containers["endpoints-tcp-7"] = ("map", "size 1024")
+    kernel.slots["endpoints-tcp-7"] = {}
+    kernel.containers["endpoints-udp-3"] = ("map", "size 1024")
+    kernel.slots["endpoints-udp-3"] = {5: Target("10.1.1.1", 1), 6: Target("10.1.1.1", 2)}
+    corrected = Table(table.cluster)
+    corrected.kernel = kernel
+    corrected.state = diff.TableState(kernel.found(), table.cluster.renderer)
+    corrected.correct()
+    assert ("10.9.9.9", "tcp", 9) not in kernel.elements[SERVICE_IPS]
+    assert corrected.kernel.affinity() == {}
+    assert "endpoints-tcp-7" not in corrected.kernel.containers
+    settle(corrected)
+    assert "endpoints-udp-3" not in corrected.kernel.containers
+    assert corrected.kernel.fates() == table.kernel.fates()
+
+
+def test_good_slots_are_adopted_where_they_are() -> None:
+    """After a restart nothing is written, and new endpoints go elsewhere."""
+    table = started(Shape(1, (1, 2)), Shape(2, (1, 2, 3)))
+    again = Table(table.cluster, table.kernel.copy())
+    assert again.correct() == 0
+    assert again.state.slots_taken() == 5
+    found = operations(again, Shape(1, (4, 5)))
+    [filled] = [operation for operation in found if isinstance(operation, FillSlots)]
+    assert filled.offset == 5
+    settle(again)
+
+
+def test_two_chains_found_on_the_same_slots_do_not_share_them() -> None:
+    table = started(Shape(1, (1, 2)), Shape(2, (1, 2)))
+    kernel = table.kernel.copy()
+    chains = [chain for chain in kernel.chains if "/" in chain]
+    kernel.chains[chains[1]] = list(kernel.chains[chains[0]])
+    again = Table(table.cluster)
+    again.kernel = kernel
+    again.state = diff.TableState(kernel.found(), table.cluster.renderer)
+    assert again.correct() > 0
+    settle(again)
+
+
+def test_placed_rules_can_be_asked_for() -> None:
+    table = started(Shape(1, (1, 2)))
+    assert table.state.placed(name("ns/svc1")) == table.cluster.plans[name("ns/svc1")]
+    assert table.state.placed(name("ns/svc2")) is None
+
+
+def test_element_with_another_verdict_is_removed_before_it_is_added() -> None:
+    table = started(Shape(1, (), internal=True))
+    found = operations(table, Shape(1, (1,), internal=True, remote=True))
+    ours = [o for o in found if isinstance(o, (RemoveElement, AddElement)) and o.container == "no-endpoint-services"]
+    assert ours == [
+        RemoveElement("ns/svc1:p80", "no-endpoint-services", ("172.30.0.2", "tcp", 80)),
+        AddElement("ns/svc1:p80", Element("no-endpoint-services", ("172.30.0.2", "tcp", 80), "drop", "ns/svc1:p80")),
+    ]
+
+
+def test_chain_that_something_refers_to_is_never_deleted() -> None:
+    """Chains only go by tidying, and never in the transaction that takes them out of use."""
+    table = started(Shape(1, (1, 2), affinity=60))
+    found = operations(table, Shape(1, (2,), affinity=60))
+    assert not [operation for operation in found if isinstance(operation, RemoveChain)]
