@@ -82,7 +82,9 @@ class Namespace:
         self, *argv: str, stdout: int | IO[str] = subprocess.DEVNULL, stderr: int | IO[str] = subprocess.DEVNULL
     ) -> subprocess.Popen[str]:
         """Start a command in the namespace. Whoever starts it ends it; if this process dies, the command does too."""
-        words = ("setpriv", "--pdeathsig", "KILL", *argv)
+        # The parent may die before the signal is asked for: then nobody would send it, so look whether it still lives.
+        guarded = 'test "$PPID" = "$0" && exec "$@"'
+        words = ("setpriv", "--pdeathsig", "KILL", "sh", "-c", guarded, str(os.getpid()), *argv)
         with self.enter():
             return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True, bufsize=1)
 

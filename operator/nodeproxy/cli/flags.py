@@ -9,8 +9,27 @@ from nodeproxy.ruleset.render import TEMPLATES
 _DEFAULTS = RawConfig()
 
 
+_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+def parse_bool(text: str) -> bool:
+    """A boolean as Go's flags take it; the flag alone means true.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither true nor false.
+    """
+    try:
+        return _BOOLEANS[text.lower()]
+    except KeyError:
+        msg = f"{text!r} is neither true nor false"
+        raise argparse.ArgumentTypeError(msg) from None
+
+
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows defaults, and keeps the description's lines."""
+    """Shows defaults where there is something to show, and keeps the description's lines."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default or action.default == 0 else action.help
 
 
 def add_manifests(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +91,10 @@ def add_traffic(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("rules")
     group.add_argument(
         "--masquerade-all",
-        action=argparse.BooleanOptionalAction,
+        metavar="true|false",
+        nargs="?",
+        const=True,
+        type=parse_bool,
         default=_DEFAULTS.masquerade_all,
         help="masquerade all traffic to ClusterIPs",
     )

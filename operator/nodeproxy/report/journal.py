@@ -67,6 +67,8 @@ class Journal:
                 milliseconds=round(result.seconds * 1000, 1),
                 **({"took_over": result.took_over} if result.took_over else {}),
             )
+        else:
+            self._log.debug("in step", family=result.family.label, full=result.full, services=result.services)
 
     def failed(self, family: Family, error: Exception, retry_seconds: float) -> None:
         """A table could not be brought to what it should be."""
