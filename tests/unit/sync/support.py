@@ -80,8 +80,9 @@ def endpoints(
     node: str = NODE,
     zones: Sequence[str] = (),
     protocol: str = "TCP",
+    port: int = 8080,
 ) -> Change:
-    """A slice of a Service (None: of none) with a ready endpoint for each of ``hosts``, on port 8080."""
+    """A slice of a Service (None: of none) with a ready endpoint for each of ``hosts``."""
     metadata = {"labels": {"kubernetes.io/service-name": of}} if of else {}
     hints = {"hints": {"forZones": [{"name": zone} for zone in zones]}} if zones else {}
     found = [{"addresses": [f"{PODS[family]}{host}"], "nodeName": node, **hints} for host in hosts]
@@ -91,7 +92,7 @@ def endpoints(
         "ns",
         metadata=metadata,
         addressType=family.label,
-        ports=[{"name": "", "port": 8080, "protocol": protocol}],
+        ports=[{"name": "", "port": port, "protocol": protocol}],
         endpoints=found,
     )
 
@@ -133,10 +134,14 @@ class SilentJournal(Journal):
         super().__init__()
         self.results: list[SyncResult] = []
         self.tidying_failures: list[Exception] = []
+        self.warned: list[tuple[str, dict[str, object]]] = []
         self.last_clashes: tuple[Clash, ...] = ()
 
     def synced(self, result: SyncResult) -> None:
         self.results.append(result)
+
+    def warning(self, event: str, **values: object) -> None:
+        self.warned.append((event, values))
 
     def tidying_failed(self, family: Family, error: Exception) -> None:
         self.tidying_failures.append(error)

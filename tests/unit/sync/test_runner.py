@@ -220,13 +220,16 @@ def test_tidying_needs_no_request_and_waits_for_its_time(script: Script) -> None
 def test_a_run_goes_before_tidying(script: Script) -> None:
     order: list[str] = []
     script.tidy_due = START + 5
-    runner = Runner(
-        lambda: order.append("run") is None,
-        INTERVALS,
-        script,
-        lambda: (order.append("tidy"), setattr(script, "tidy_due", None)) and None,
-        lambda: script.tidy_due,
-    )
+
+    def run() -> bool:
+        order.append("run")
+        return True
+
+    def tidy() -> None:
+        order.append("tidy")
+        script.tidy_due = None
+
+    runner = Runner(run, INTERVALS, script, tidy, lambda: script.tidy_due)
     script.at(5, runner.request)
     script.at(20, runner.stop)
     runner.loop()

@@ -1,0 +1,504 @@
+"""The proxy of one family against a real kernel: it writes what changed, and only that."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from netns.namespaces import Namespace
+from nodeproxy.kube.addresses import Family
+from nodeproxy.kube.source import Change
+from nodeproxy.model.settings import ProxySettings
+
+from .support import (
+    NODE,
+    TABLE_FAMILY,
+    Cluster,
+    Table,
+    endpoints,
+    expected,
+    gone,
+    listing,
+    node,
+    run,
+    service,
+    service_cidr,
+    sticky,
+    view,
+)
+
+pytestmark = pytest.mark.usefixtures("namespace")
+
+V4, V6 = Family.IPV4, Family.IPV6
+
+families = pytest.mark.parametrize("family", [V4, V6])
+
+
+def shop(family: Family = V4) -> list[Change]:
+    """Services of every form, and their endpoints."""
+    external = {V4: "198.51.100.7", V6: "2001:db8:1::7"}[family]
+    vip = {V4: "198.51.100.8", V6: "2001:db8:1::8"}[family]
+    ranges = {V4: ["203.0.113.0/24", "203.0.113.64/26"], V6: ["2001:db8:2::/48"]}[family]
+    local = {"externalTrafficPolicy": "Local", "internalTrafficPolicy": "Local"}
+    shapes = [
+        (service("none", 1, family=family, ports=[{"port": 80, "nodePort": 30001}], type="NodePort"), []),
+        (service("one", 2, family=family), [1]),
+        (service("many", 3, family=family, externalIPs=[external]), [1, 2, 3]),
+        (sticky("sticky", 4, family=family), [2, 3]),
+        (sticky("sticky-one", 5, family=family), [4]),
+        (
+            service(
+                "balanced",
+                6,
+                family=family,
+                type="LoadBalancer",
+                ports=[{"port": 80, "nodePort": 30006}],
+                vips=[vip],
+                loadBalancerSourceRanges=ranges,
+                **local,
+            ),
+            [1, 5],
+        ),
+    ]
+    found = [node(), service_cidr("10.96.0.0/16", "fd00:96::/112")]
+    for shape, hosts in shapes:
+        found += [shape, endpoints(shape.key.name, hosts, family=family)]
+    remote = service("remote", 7, family=family, type="NodePort", ports=[{"port": 80, "nodePort": 30007}], **local)
+    return [*found, remote, endpoints("remote", [6, 7], family=family, node="node-b")]
+
+
+def statements(texts: list[str]) -> list[str]:
+    """All statements of transactions, without those that declare the table."""
+    return [line for text in texts for line in text.splitlines() if line and not line.startswith("add table")]
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+
+
+@families
+@pytest.mark.parametrize("chains", ["WhenAffinity", "Always"])
+def test_first_sync_writes_it_all_and_the_next_nothing(family: Family, chains: str) -> None:
+    table = Table(
+        *shop(family),
+        family=family,
+        settings=ProxySettings(cluster_cidrs=("10.244.0.0/16", "fd00:244::/64"), endpoint_chains=chains),
+    )
+    assert len(table.sync()) == 1
+    assert table.last.full
+    assert table.last.services == 7
+    held = view(family)
+    assert len(held["map service-ips"][1]) == 7
+    assert table.sync() == []
+    assert not table.last.full
+    assert view(family) == held
+
+
+@families
+@pytest.mark.parametrize("protocol", ["TCP", "UDP", "SCTP"])
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+@pytest.mark.parametrize("make", [service, sticky])
+def test_every_form_of_rule_loads(family: Family, protocol: str, count: int, make: Callable[..., Change]) -> None:
+    """In both families, for each protocol, number of endpoints and with affinity: nft takes it (B10)."""
+    table = Table(
+        make("web", family=family, ports=[{"port": 80, "protocol": protocol}]),
+        endpoints("web", range(1, count + 1), family=family, protocol=protocol),
+        family=family,
+    )
+    table.sync()
+    shown = listing(family)
+    for host in range(1, count + 1):
+        assert re.search(rf"{'10.244.0.' if family is V4 else 'fd00:244::'}{host}\b", shown)
+    assert ("goto reject-chain" in shown) == (count == 0)
+
+
+def test_partial_sync_writes_only_what_changed() -> None:
+    table = Table(*shop())
+    table.sync()
+    (text,) = table.sync(endpoints("many", [1, 2, 3, 4]))
+    chains = set(re.findall(r"(?:service|local|external|endpoint)-\w{8}-(\S+)", text))
+    assert {chain.partition("__")[0] for chain in chains} == {"ns/many/tcp/"}
+    assert "add chain" not in text
+    assert table.last.changed == 1
+    assert view(V4) == expected(table)
+
+
+def test_endpoint_that_replaces_the_only_one_rewrites_one_rule() -> None:
+    table = Table(service("web"), endpoints("web", [1], node="node-b"))
+    table.sync()
+    written = statements(table.sync(endpoints("web", [2], node="node-b")))
+    assert [line.split()[0:2] for line in written] == [["flush", "chain"], ["add", "rule"]]
+
+
+def test_change_that_changes_no_rule_writes_nothing() -> None:
+    table = Table(*shop())
+    table.sync()
+    assert table.sync(endpoints("many", [3, 2, 1]), service("one", 2)) == []
+
+
+@families
+def test_every_change_leads_where_a_fresh_start_would(family: Family) -> None:
+    """After each of a series of changes, with and without tidying, and nothing is left over in the end."""
+    table = Table(*shop(family), family=family)
+    table.sync()
+    steps = [
+        [endpoints("none", [1, 2], family=family)],
+        [endpoints("many", [3], family=family), endpoints("one", [], family=family)],
+        [gone("Service", "sticky"), sticky("sticky-one", 5, 200, family=family)],
+        [sticky("sticky", 4, family=family), endpoints("sticky-one", [4, 5, 6], family=family)],
+        [service("many", 8, family=family), gone("Service", "balanced"), endpoints("remote", [6], family=family)],
+        [gone("Service", name) for name in ("none", "one", "many", "sticky", "sticky-one", "remote")],
+    ]
+    for number, step in enumerate(steps):
+        table.sync(*step)
+        if number % 2:
+            table.tidy()
+            assert view(family) == expected(table)
+    assert not any("/" in name for name in view(family))
+    assert "@endpoint" not in listing(family)
+    assert "map endpoint" not in listing(family)
+    assert table.again().sync() == []
+
+
+def test_service_that_comes_back_before_its_chains_are_deleted_keeps_them() -> None:
+    """The chain of a Service that went is deleted two seconds later, unless it is in use again by then (B02)."""
+    table = Table(service("web"), endpoints("web", [1, 2]))
+    table.sync()
+    table.sync(gone("Service", "web"))
+    table.clock.time += 0.5
+    table.sync(service("web"))
+    table.tidy()
+    assert view(V4) == expected(table)
+    assert table.journal.tidying_failures == []
+
+
+def test_what_goes_out_of_use_is_emptied_at_once_and_deleted_later() -> None:
+    table = Table(service("web"), endpoints("web", [1, 2]))
+    table.sync()
+    before = table.clock.time
+    table.sync(gone("Service", "web"))
+    (chain,) = (name for name in view(V4) if "/" in name)
+    assert view(V4)[chain][1] == []
+    assert view(V4)["map service-ips"][1] == []
+    due = table.proxier.tidy_due()
+    assert due is not None
+    assert due > before
+    table.tidy()
+    assert chain not in view(V4)
+    assert table.proxier.tidy_due() is None
+
+
+def test_loser_of_a_clash_takes_over_in_the_transaction_in_which_the_winner_leaves() -> None:
+    shared = {"externalIPs": ["198.51.100.7"]}
+    table = Table(
+        service("old", 11, created="2023-01-01T00:00:00Z", **shared),
+        service("young", 10, **shared),
+        endpoints("old", [1]),
+        endpoints("young", [2]),
+    )
+    table.sync()
+    key = '{"concat": ["198.51.100.7", "tcp", 80]}'
+    assert "ns/old/" in dict(view(V4)["map service-ips"][1])[key]["goto"]["target"]
+    assert len(table.journal.last_clashes) == 1
+    assert len(table.sync(gone("Service", "old"))) == 1
+    assert "ns/young/" in dict(view(V4)["map service-ips"][1])[key]["goto"]["target"]
+    assert table.journal.last_clashes == ()
+
+
+def test_two_services_exchange_their_addresses_in_one_transaction() -> None:
+    table = Table(service("a", 1), service("b", 2), endpoints("a", [1]), endpoints("b", [2]))
+    table.sync()
+    assert len(table.sync(service("a", 2), service("b", 1))) == 1
+    assert view(V4) == expected(table)
+
+
+# --- surroundings ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        [node(zone="zone-a")],
+        [node(addresses=["203.0.113.5"])],
+        [service_cidr("10.96.0.0/12")],
+        [gone("ServiceCIDR", "kubernetes", "")],
+        [gone("Node", NODE, "")],
+    ],
+    ids=["zone", "address", "service cidr", "no service cidr", "no node"],
+)
+def test_surroundings_are_followed(moved: list[Change]) -> None:
+    table = Table(*shop())
+    table.sync()
+    table.move(*moved)
+    table.sync()
+    assert not table.last.full
+    table.tidy()
+    assert view(V4) == expected(table)
+
+
+def test_pod_cidr_of_the_node_is_followed() -> None:
+    table = Table(*shop(), settings=ProxySettings(detect_local_mode="NodeCIDR"))
+    table.sync()
+    table.move(node(pod_cidrs=["10.244.7.0/24"]))
+    table.sync()
+    assert "ip saddr != 10.244.7.0/24" in listing(V4)
+    assert view(V4) == expected(table)
+
+
+def test_new_address_of_an_interface_writes_one_element() -> None:
+    table = Table(*shop(), settings=ProxySettings(node_port_addresses=("198.18.0.0/15", "192.0.2.0/24")))
+    table.sync()
+    table.move(present=["192.0.2.1", "198.18.0.9"])
+    (text,) = table.nft.taken() or table.sync()
+    assert len(re.findall(r"^add ", text, re.MULTILINE)) == 2, "the table, and the element"
+    assert [key for key, _ in view(V4)["set nodeport-ips"][1]] == ['"192.0.2.1"', '"198.18.0.9"']
+    table.move(present=["198.18.0.9"])
+    table.sync()
+    assert [key for key, _ in view(V4)["set nodeport-ips"][1]] == ['"198.18.0.9"']
+
+
+# --- restart and full sync -------------------------------------------------------------------------------------------
+
+
+@families
+def test_restart_writes_nothing(family: Family) -> None:
+    table = Table(*shop(family), family=family)
+    table.sync()
+    table.sync(endpoints("many", [2, 3, 4], family=family), gone("Service", "one"))
+    table.tidy()
+    later = table.again()
+    assert later.sync() == []
+    assert later.last.full
+    assert later.last.transactions == 0
+    assert later.sync() == []
+
+
+def test_restart_before_tidying_removes_what_was_left_to_tidy() -> None:
+    table = Table(*shop())
+    table.sync()
+    table.sync(endpoints("many", [5, 6]), gone("Service", "sticky"))
+    later = table.again()
+    later.sync()
+    later.tidy()
+    assert view(V4) == expected(later)
+    assert later.again().sync() == []
+
+
+def test_world_that_changed_meanwhile_is_corrected_with_few_writes() -> None:
+    table = Table(*shop())
+    table.sync()
+    table.cluster.apply(endpoints("many", [1, 2]), gone("Service", "one"), service("new", 9), endpoints("new", [9]))
+    later = table.again()
+    texts = later.sync()
+    touched = {name for text in texts for name in re.findall(r"ns/([a-z-]+)/tcp", text)}
+    assert touched == {"many", "one", "new"}
+    assert len(texts) <= 2
+    later.tidy()
+    assert view(V4) == expected(later)
+
+
+def test_hourly_full_sync_writes_nothing_where_nothing_differs() -> None:
+    table = Table(*shop())
+    table.sync()
+    table.clock.time += 3599
+    table.sync()
+    assert not table.last.full
+    table.clock.time += 1
+    assert table.sync() == []
+    assert table.last.full
+    table.clock.time += 10
+    table.sync()
+    assert not table.last.full
+
+
+def test_clients_that_stick_survive_a_restart_and_a_correction() -> None:
+    table = Table(sticky("web"), endpoints("web", [1, 2]))
+    table.sync()
+    (name, *_) = sorted(key.removeprefix("set ") for key in view(V4) if key.startswith("set affinity-"))
+    run("nft", "add", "element", "ip", "kube-proxy", name, "{ 10.244.0.99 timeout 90s }")
+    assert table.again().sync() == []
+    run("nft", "flush", "chain", "ip", "kube-proxy", "services")
+    later = table.again()
+    assert later.sync(endpoints("web", [1, 2, 3])) != []
+    assert "10.244.0.99" in run("nft", "list", "set", "ip", "kube-proxy", name)
+    assert view(V4).keys() == expected(later).keys()
+
+
+def test_changed_affinity_timeout_keeps_the_clients() -> None:
+    table = Table(sticky("web", seconds=100), endpoints("web", [1, 2]))
+    table.sync()
+    (name, *_) = sorted(key.removeprefix("set ") for key in view(V4) if key.startswith("set affinity-"))
+    run("nft", "add", "element", "ip", "kube-proxy", name, "{ 10.244.0.99 timeout 90s }")
+    table.sync(sticky("web", seconds=300))
+    shown = run("nft", "list", "set", "ip", "kube-proxy", name)
+    assert "timeout 5m" in shown
+    assert "10.244.0.99" in shown
+    assert table.again().sync() == []
+
+
+# --- what others did to the table ------------------------------------------------------------------------------------
+
+_FOREIGN = {
+    "empty chain": "add chain ip kube-proxy foreign",
+    "chain with rules": "add chain ip kube-proxy foreign\nadd rule ip kube-proxy foreign ip saddr 10.0.0.1 drop",
+    "chain that is jumped to": (
+        "add chain ip kube-proxy foreign\nadd rule ip kube-proxy foreign drop\n"
+        "insert rule ip kube-proxy services jump foreign"
+    ),
+    "chain of a Service that is none": (
+        "add chain ip kube-proxy service-AAAAAAAA-ns/ghost/tcp/\n"
+        "add rule ip kube-proxy service-AAAAAAAA-ns/ghost/tcp/ meta l4proto tcp dnat to 10.244.0.66:80\n"
+        "add element ip kube-proxy service-ips { 10.96.0.66 . tcp . 80 : goto service-AAAAAAAA-ns/ghost/tcp/ }"
+    ),
+    "set": "add set ip kube-proxy foreign { type ipv4_addr ; flags interval ; elements = { 10.0.0.0/8 } ; }",
+    "set of another type": "add set ip kube-proxy foreign { type ifname ; elements = { eth0 } ; }",
+    "set that a rule uses": (
+        "add set ip kube-proxy foreign { type ipv4_addr ; }\nadd rule ip kube-proxy services ip saddr @foreign drop"
+    ),
+    "map to a chain": (
+        "add chain ip kube-proxy foreign\n"
+        "add map ip kube-proxy others { type mark : verdict ; elements = { 1 : jump foreign } ; }"
+    ),
+    "affinity set": "add set ip kube-proxy affinity-AAAAAAAA-ns/x/tcp/__1/1 { type ipv4_addr ; flags dynamic,timeout ; }",
+    "slot map": "add map ip kube-proxy endpoints-tcp-9 { typeof numgen random mod 1 : ip daddr . tcp dport ; size 9 ; }",
+    "element of a set": "add element ip kube-proxy cluster-ips { 10.96.9.9 }",
+    "element of a map": "add element ip kube-proxy no-endpoint-services { 10.96.9.9 . tcp . 1 : drop }",
+    "element of another protocol": "add element ip kube-proxy no-endpoint-services { 10.96.9.9 . 47 . 1 : accept }",
+    "node port": "add element ip kube-proxy service-nodeports { sctp . 1 : return }",
+    "slots": "add element ip kube-proxy endpoints-tcp-0 { 900 : 10.244.0.9 . 1, 902 : 10.244.0.9 . 1 }",
+    "rule of a Service": "add rule ip kube-proxy {many} counter",
+    "rule of the base": "insert rule ip kube-proxy masquerading return",
+    "rule a second time": 'add rule ip kube-proxy reject-chain reject comment "#aaaaaaaa"',
+}
+_MISSING = {
+    "rule of a Service": "flush chain ip kube-proxy {many}",
+    "rule of an endpoint": "flush chain ip kube-proxy {endpoint}",
+    "rule of the base": "flush chain ip kube-proxy services",
+    "all rules of a hook": "flush chain ip kube-proxy nat-prerouting",
+    "chain of a Service": (
+        "delete element ip kube-proxy service-ips {{ 10.96.0.3 . tcp . 80 }}\nflush chain ip kube-proxy {external}\n"
+        "delete chain ip kube-proxy {many}"
+    ),
+    "element of a set": "delete element ip kube-proxy cluster-ips {{ 10.96.0.3 }}",
+    "element of a map": "delete element ip kube-proxy service-ips {{ 10.96.0.2 . tcp . 80 }}",
+    "all elements": "flush map ip kube-proxy service-ips\nflush set ip kube-proxy hairpin-connections",
+    "node port address": "flush set ip kube-proxy nodeport-ips",
+    "slot": "delete element ip kube-proxy endpoints-tcp-0 {{ 1 }}",
+    "all slots": "flush map ip kube-proxy endpoints-tcp-0",
+    "table": "delete table ip kube-proxy",
+    "whole ruleset": "flush ruleset",
+    "verdict": (
+        "delete element ip kube-proxy service-ips {{ 10.96.0.2 . tcp . 80 }}\n"
+        "add element ip kube-proxy service-ips {{ 10.96.0.2 . tcp . 80 : drop }}"
+    ),
+    "goto made a jump": (
+        "delete element ip kube-proxy service-ips {{ 10.96.0.2 . tcp . 80 }}\n"
+        "add element ip kube-proxy service-ips {{ 10.96.0.2 . tcp . 80 : jump {one} }}"
+    ),
+    "endpoint of a slot": (
+        "delete element ip kube-proxy endpoints-tcp-0 {{ 0 }}\n"
+        "add element ip kube-proxy endpoints-tcp-0 {{ 0 : 10.244.0.77 . 8080 }}"
+    ),
+    "map that nothing names": "delete map ip kube-proxy firewall-ips",
+}
+
+
+def _spell(text: str, held: dict[str, object]) -> str:
+    """Put the names of chains in."""
+
+    def chain(start: str, of: str) -> str:
+        return next(n.removeprefix("chain ") for n in held if n.startswith(f"chain {start}-") and f"ns/{of}/" in n)
+
+    return text.format(
+        many=chain("service", "many"),
+        external=chain("external", "many"),
+        one=chain("service", "one"),
+        endpoint=chain("endpoint", "sticky"),
+    )
+
+
+@pytest.mark.parametrize("what", _FOREIGN)
+def test_what_others_added_is_removed_by_a_full_sync(what: str) -> None:
+    table = Table(*shop())
+    table.sync()
+    held = view(V4)
+    text = _FOREIGN[what] if "{many}" not in _FOREIGN[what] else _spell(_FOREIGN[what], held)
+    run("nft", "-f", "-", text=text)
+    table.clock.time += 3600
+    assert table.sync() != [] or table.proxier.tidy_due() is not None
+    table.tidy()
+    assert view(V4) == held
+    assert not re.search(r"foreign|others|endpoints-tcp-9|10\.244\.0\.9\b", listing(V4))
+    assert not table.last.took_over
+    assert table.again().sync() == []
+
+
+@pytest.mark.parametrize("what", _MISSING)
+def test_what_others_deleted_or_changed_comes_back_with_a_full_sync(what: str) -> None:
+    table = Table(*shop())
+    table.sync()
+    held = view(V4)
+    text = _spell(_MISSING[what], held)
+    if what == "map that nothing names":
+        text = "flush chain ip kube-proxy firewall-check\n" + text
+    run("nft", "-f", "-", text=text)
+    table.clock.time += 3600
+    assert table.sync() != []
+    table.tidy()
+    assert view(V4) == held
+    assert table.again().sync() == []
+
+
+def test_change_that_meets_a_table_that_others_flushed_makes_all_of_it_anew() -> None:
+    table = Table(*shop())
+    table.sync()
+    run("nft", "flush", "ruleset")
+    table.sync(endpoints("many", [1, 2, 3, 4]))
+    assert table.last.full
+    assert "No such file or directory" in str(table.journal.warned)
+    assert view(V4) == expected(table)
+
+
+def test_tables_of_others_are_left_alone(namespace: Namespace) -> None:
+    """Whatever they are called, and whatever they hold; nor are they looked at."""
+    namespace.nft(
+        "add table inet kube-proxy\nadd set inet kube-proxy s { type ifname ; elements = { eth0 } ; }\n"
+        "add table ip kube-proxy-2\nadd chain ip kube-proxy-2 services\nadd rule ip kube-proxy-2 services counter\n"
+        "add table ip6 kube-proxy\nadd chain ip6 kube-proxy services\nadd rule ip6 kube-proxy services drop\n"
+        "add table ip filter\nadd map ip filter endpoints-tcp-0 { type mark : verdict ; }\n"
+        "add chain ip filter service-x/y\nadd rule ip filter service-x/y drop\n"
+    )
+    others = [("inet", "kube-proxy"), ("ip", "kube-proxy-2"), ("ip6", "kube-proxy"), ("ip", "filter")]
+
+    def shown() -> list[str]:
+        return [run("nft", "list", "table", *other) for other in others]
+
+    before = shown()
+    table = Table(*shop())
+    texts = table.sync() + table.sync(gone("Service", "many")) + table.tidy() + table.again().sync()
+    assert shown() == before
+    assert {" ".join(line.split()[2:4]) for line in statements(texts) if re.match(r"(add|delete|flush) ", line)} == {
+        "ip kube-proxy"
+    }
+
+
+@families
+def test_the_tables_of_both_families_are_independent(family: Family) -> None:
+    other = V6 if family is V4 else V4
+    first, second = Table(*shop(family), family=family), Table(*shop(other), family=other)
+    first.sync()
+    second.sync()
+    held = view(other)
+    first.sync(*(gone("Service", name) for name in ("many", "one", "sticky")))
+    first.tidy()
+    assert view(other) == held
+    run("nft", "delete", "table", TABLE_FAMILY[family], "kube-proxy")
+    assert second.again().sync() == []
+
+
+def test_empty_cluster_has_the_base_only() -> None:
+    table = Table(cluster=Cluster())
+    table.sync()
+    held = view(V4)
+    assert not any("/" in name for name in held)
+    assert held["chain nat-prerouting"][0] == ["nat", "prerouting", -100]
+    assert table.again().sync() == []

@@ -1,0 +1,38 @@
+"""In a user namespace one message to the kernel is limited by the socket's buffer: big changes are cut until they pass."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import json, sys
+sys.path[:0] = {paths!r}
+from unit.sync.support import Table, endpoints, service
+changes = []
+for number in range(600):
+    one = service(f"s{{number}}", 1, clusterIP=f"10.96.{{number // 250}}.{{number % 250 + 1}}")
+    changes += [one, endpoints(f"s{{number}}", range(1, 11))]
+table = Table(*changes)
+texts = table.sync()
+print(json.dumps({{
+    "transactions": len(texts),
+    "longest": max(map(len, texts)),
+    "again": len(table.again().sync()),
+    "services": table.last.services,
+}}))
+"""
+
+
+def test_load_in_a_user_namespace_is_cut_until_it_passes() -> None:
+    program = PROGRAM.format(paths=[str(TESTS.parent / "operator"), str(TESTS)])
+    done = subprocess.run(
+        ["unshare", "-Urn", sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["services"] == 600
+    assert found["transactions"] > 4, "more pieces than the bound on their weight explains"
+    assert found["again"] == 0
