@@ -100,6 +100,7 @@ class TableState:
         self._pools = {prefix: SlotPool() for prefix in SLOT_MAPS}
         self._placed: dict[ServicePortName, _Placed] = {}
         self._shared: Counter[_Key] = Counter()
+        # What went out of use, and since when (monotonic seconds).
         self._retired_slots: list[tuple[float, SlotUse]] = []
         self._retired_chains: dict[str, float] = {}
         self._base: BaseAndAddresses | None = None
@@ -117,7 +118,9 @@ class TableState:
 
     def next_tidy(self) -> float | None:
         """When (monotonic seconds) something that went out of use may be deleted; None: there is nothing."""
-        return min((*(due for due, _ in self._retired_slots), *self._retired_chains.values()), default=None)
+        slots = (since + SLOT_GRACE for since, _ in self._retired_slots)
+        chains = (since + CHAIN_GRACE for since in self._retired_chains.values())
+        return min((*slots, *chains), default=None)
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -163,20 +166,24 @@ class TableState:
 
     def tidy(self, now: float) -> Iterator[Piece]:
         """Operations that delete what went out of use and is due."""
-        due_slots = [use for due, use in self._retired_slots if due <= now]
-        self._retired_slots = [(due, use) for due, use in self._retired_slots if due > now]
+        due_slots = [(since, use) for since, use in self._retired_slots if since + SLOT_GRACE <= now]
+        self._retired_slots = [(since, use) for since, use in self._retired_slots if since + SLOT_GRACE > now]
         operations: list[Operation] = []
         emptied: set[str] = set()
-        for use in due_slots:
+        for _, use in due_slots:
             operations += free_slots("", use.map_name, use.slots.offset, use.slots.size)
             if self._pools[use.prefix].release(use.slots):
                 emptied.add(use.map_name)
         # A map in which nothing is left goes as a whole.
         operations = [o for o in operations if not (isinstance(o, FreeSlots) and o.map_name in emptied)]
         operations += [RemoveContainer("", self._forget_container(name), name) for name in sorted(emptied)]
-        for name in [name for name, due in self._retired_chains.items() if due <= now]:
-            if due_slots:
-                self._retired_chains[name] = now + SLOT_GRACE  # the slots just freed may have named it
+        oldest = min((since for since, _ in due_slots), default=now)
+        for name, since in list(self._retired_chains.items()):
+            if since + CHAIN_GRACE > now:
+                continue
+            if oldest <= since:
+                # The slots just freed may have named it; not so if all of them went out of use later than it did.
+                self._retired_chains[name] = now + SLOT_GRACE - CHAIN_GRACE
                 continue
             del self._retired_chains[name], self.mirror.chains[name]
             operations.append(RemoveChain("", name))
@@ -299,13 +306,13 @@ class TableState:
             self._shared[element.container, element.key] -= 1
             pending.released.add((element.container, element.key))
         kept_uses = set(uses.values())
-        self._retired_slots += [(pending.now + SLOT_GRACE, use) for use in old.uses.values() if use not in kept_uses]
+        self._retired_slots += [(pending.now, use) for use in old.uses.values() if use not in kept_uses]
 
     def _retire_chain(self, name: str, owner: str, group: list[Operation], now: float) -> None:
         if self.mirror.chains[name]:
             group.append(FlushChain(owner, name))
         self.mirror.chains[name] = ""
-        self._retired_chains[name] = now + CHAIN_GRACE
+        self._retired_chains[name] = now
 
     def _put(self, element: Element, owner: str, switch: list[Operation]) -> None:
         content = self.mirror.elements[element.container]
@@ -400,7 +407,7 @@ class TableState:
         unclaimed = [slot for slot in filled if pool.claim(SlotRange(number, slot, 1))]
         for _, run in groupby(enumerate(unclaimed), key=lambda pair: pair[1] - pair[0]):
             slots = [slot for _, slot in run]
-            self._retired_slots.append((0.0, SlotUse(prefix, SlotRange(number, slots[0], len(slots)))))
+            self._retired_slots.append((-SLOT_GRACE, SlotUse(prefix, SlotRange(number, slots[0], len(slots)))))
 
     # --- the base ------------------------------------------------------------------------------------------------
 

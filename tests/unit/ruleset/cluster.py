@@ -12,11 +12,10 @@ from nodeproxy.ruleset.diff import BaseAndAddresses, TableState
 from nodeproxy.ruleset.mirror import slot_map_number
 from nodeproxy.ruleset.operations import Piece
 from nodeproxy.ruleset.render import Base, Renderer
-from nodeproxy.ruleset.rules import ElementKey, ServiceRules
+from nodeproxy.ruleset.rules import ServiceRules
 from unit.ruleset.build import NODE, V4, ep, planned, port, renderer
-from unit.ruleset.pretend_kernel import PretendKernel, Resolved
+from unit.ruleset.pretend_kernel import Fates, PretendKernel
 
-Fates = dict[tuple[str, ElementKey], Resolved | None]
 BIG = 1030  # endpoints: more than a shared slot map holds
 
 
@@ -144,13 +143,10 @@ class Table:
     def correct(self, *, finely: bool = False) -> int:
         """Correct what was found; how many transactions it took."""
         wanted = dict(sorted(self.cluster.plans.items()))
-        return self.apply(self.state.correct(wanted, self.now, self.cluster.base), finely=finely, strays=True)
+        return self.apply(self.state.correct(wanted, self.now, self.cluster.base), finely=finely)
 
-    def apply(self, pieces: Iterable[Piece], *, finely: bool = False, strays: bool = False) -> int:
-        """Apply pieces one by one. Each frontend must at all times fare as before or as after, never otherwise.
-
-        With ``strays``, a frontend that nobody should have may lead to new rules until it is removed at the end.
-        """
+    def apply(self, pieces: Iterable[Piece], *, finely: bool = False) -> int:
+        """Apply pieces one by one; in between, each frontend must fare as :func:`check_between` says."""
         before, states, count = self.kernel.fates(), [], 0
         for piece in pieces:
             for part in leaves(piece) if finely else [piece]:
@@ -158,7 +154,7 @@ class Table:
                 states.append(self.kernel.fates())
                 count += 1
         for fates in states[:-1]:
-            check_between(before, fates, states[-1], strays=strays)
+            check_between(before, fates, states[-1])
         self.check_mirror()
         return count
 
@@ -204,14 +200,12 @@ class Table:
         assert self.state.slots_taken() == slots
 
 
-def check_between(before: Fates, between: Fates, after: Fates, *, strays: bool) -> None:
-    """Whatever a frontend's packets meet between two transactions, they met it before or will meet it after."""
-    absent = object()
-    for key in after if strays else {*before, *between, *after}:
-        fate = between.get(key, absent)
-        assert fate in (before.get(key, absent), after.get(key, absent)), key
+def check_between(before: Fates, between: Fates, after: Fates) -> None:
+    """Whatever a frontend's packets meet between two transactions, they met it before or will meet it after.
 
-
-def without_clashes(shape: Shape) -> Shape:
-    """The same without the addresses that others may claim."""
-    return replace(shape, external_ip=0, vip=0, node_port=0)
+    A frontend that moves to another owner, or goes, may meanwhile lead to new rules of its old owner.
+    """
+    absent = ("", ())
+    for key in {*before, *between, *after}:
+        first, now, last = (fates.get(key, absent) for fates in (before, between, after))
+        assert now in (first, last) or (now[0] == first[0] != last[0]), key

@@ -39,6 +39,10 @@ Resolved = tuple[object, ...]
 """What becomes of a packet, with every chain and slot followed to its end."""
 
 
+Fates = dict[tuple[str, ElementKey], tuple[str | None, Resolved]]
+"""The verdict of each element of dispatch (None in sets), and what becomes of the packets that it matches."""
+
+
 class RefusedError(AssertionError):
     """The kernel would refuse the transaction."""
 
@@ -209,18 +213,19 @@ class PretendKernel:
 
     # --- looking at it -------------------------------------------------------------------------------------------
 
-    def fates(self) -> dict[tuple[str, ElementKey], Resolved | None]:
-        """What becomes of the packets that each element of dispatch matches; None in sets.
+    def fates(self) -> Fates:
+        """What becomes of the packets that each element of dispatch matches.
 
         Raises:
             AssertionError: some packet would come to an empty chain or an empty slot.
         """
         known: dict[str, Resolved] = {}
+        affinity = self.affinity()
         return {
-            (container, key): None if verdict is None else self._follow(verdict, known)
+            (container, key): (verdict, () if verdict is None else self._follow(verdict, known))
             for container, content in self.elements.items()
             for key, verdict in content.items()
-            if container not in self.affinity()
+            if container not in affinity
         }
 
     def _follow(self, chain: str, known: dict[str, Resolved]) -> Resolved:

@@ -307,6 +307,16 @@ def test_service_that_comes_back_within_the_delay_is_not_deleted() -> None:
     assert len([chain for chain in table.kernel.chains if "/" in chain]) == 3
 
 
+def test_chains_are_deleted_in_time_while_slots_keep_changing() -> None:
+    """A rolling update somewhere else frees slots each second; chains that are due must not wait for its end."""
+    table = started(Shape(1, (1, 2), affinity=60), Shape(2, (1, 2)))
+    table.change(table.cluster.set([1]))
+    for second in range(8):
+        table.change(table.cluster.set([Shape(2, (second + 1, second + 2))]))
+        table.tidy(1.0)
+    assert [chain for chain in table.kernel.chains if "svc1" in chain] == []
+
+
 def test_affinity_that_is_switched_off_leaves_no_set() -> None:
     table = started(Shape(1, (1, 2), affinity=60))
     table.change(table.cluster.set([Shape(1, (1, 2))]))

@@ -119,5 +119,6 @@ def test_dispatch_to_an_empty_chain_or_slot_is_noticed() -> None:
     with pytest.raises(AssertionError, match="slot 1 of endpoints-tcp-0, which is empty"):
         table.fates()
     table.apply(Piece([FillSlots("", "endpoints-tcp-0", 1, (Target("10.0.0.2", 1),))]))
-    [fate] = table.fates().values()
+    [(verdict, fate)] = table.fates().values()
+    assert verdict == "a/b"
     assert fate == (("dnat ip to ", Target("10.0.0.1", 1), Target("10.0.0.2", 1)),)
