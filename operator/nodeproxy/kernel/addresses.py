@@ -72,21 +72,25 @@ class AddressWatch:
 
     async def _watch(self) -> None:
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+        lost = False
         try:
             while True:
                 try:
-                    await self._listen()
+                    await self._listen(after_loss=lost)
                 except (NetlinkError, OSError):
-                    # A lost or overrun socket may have swallowed changes: look at all addresses, then listen again.
+                    lost = True
                     self._changed()
                     await asyncio.sleep(_RETRY_SECONDS)
         except asyncio.CancelledError:
             return
 
-    async def _listen(self) -> None:
+    async def _listen(self, *, after_loss: bool) -> None:
         async with AsyncIPRoute() as route:
             await route.bind(groups=RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR)
             self._listening.set()
+            if after_loss:
+                # A lost or overrun socket has swallowed changes, also while nobody listened: look at all addresses.
+                self._changed()
             while True:
                 async for message in route.get():
                     if message["event"] in {"RTM_NEWADDR", "RTM_DELADDR"}:
