@@ -56,7 +56,12 @@ class Nft:
             wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.1),
             reraise=True,
         )
-        retrying(self._run_once, text)
+        try:
+            retrying(self._run_once, text)
+        except BusyError as error:
+            # Only now: to find out who is at fault takes another run.
+            self._check_as_file(text, fallback=error.reason, kind=BusyError)
+            raise
 
     def check(self, text: str) -> None:
         """Have nft and the kernel check a transaction without applying it.
@@ -76,6 +81,8 @@ class Nft:
             code, output, _ = context.cmd("list tables ip")
         finally:
             context.set_json_output(False)
+        if code != 0:
+            self._context = None
         found = re.search(r'"version": "([^"]+)"', output) if code == 0 else None
         return found[1] if found else ""
 
@@ -104,7 +111,8 @@ class Nft:
         self._check_as_file(text, fallback=reason)
         raise TransactionError(reason)
 
-    def _check_as_file(self, text: str, fallback: str) -> None:
+    def _check_as_file(self, text: str, fallback: str, kind: type[TransactionError] = TransactionError) -> None:
+        """Have a transaction checked; raises ``kind`` for what is refused, at the line that nft points at."""
         context = self._ours()
         descriptor = os.memfd_create("nodeproxy-transaction")
         try:
@@ -122,9 +130,9 @@ class Nft:
         _raise_permission(reason)
         found = _ERROR_AT.search(error)
         if found is None:
-            raise TransactionError(reason)
+            raise kind(reason)
         statement, owner = _statement_at(text, int(found[1]))
-        raise TransactionError(found[2].strip(), owner=owner, statement=statement)
+        raise kind(found[2].strip(), owner=owner, statement=statement)
 
 
 def _new_context() -> Any:
