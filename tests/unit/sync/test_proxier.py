@@ -358,8 +358,8 @@ _FOREIGN = {
         "add chain ip kube-proxy foreign\n"
         "add map ip kube-proxy others { type mark : verdict ; elements = { 1 : jump foreign } ; }"
     ),
-    "affinity set": "add set ip kube-proxy affinity-AAAAAAAA-ns/x/tcp/__1/1 { type ipv4_addr ; flags dynamic,timeout ; }",
-    "slot map": "add map ip kube-proxy endpoints-tcp-9 { typeof numgen random mod 1 : ip daddr . tcp dport ; size 9 ; }",
+    "affinity set": "add set ip kube-proxy affinity-A-n/x/tcp/__1/1 { type ipv4_addr ; flags dynamic,timeout ; }",
+    "slot map": "add map ip kube-proxy endpoints-tcp-9 { typeof numgen random mod 1 : ip daddr . tcp dport ; }",
     "element of a set": "add element ip kube-proxy cluster-ips { 10.96.9.9 }",
     "element of a map": "add element ip kube-proxy no-endpoint-services { 10.96.9.9 . tcp . 1 : drop }",
     "element of another protocol": "add element ip kube-proxy no-endpoint-services { 10.96.9.9 . 47 . 1 : accept }",

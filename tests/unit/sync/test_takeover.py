@@ -55,14 +55,14 @@ add rule {ip} kube-proxy filter-output-post-dnat ct state new jump cluster-ips-c
 add rule {ip} kube-proxy nat-prerouting jump services
 add rule {ip} kube-proxy nat-output jump services
 add rule {ip} kube-proxy nat-postrouting jump masquerading
-add set {ip} kube-proxy affinity-AAAAAAAA-ns/b/tcp/__1/80 {{ type {address} ; flags dynamic,timeout ; timeout 9s ; }}
-add chain {ip} kube-proxy endpoint-AAAAAAAA-ns/b/tcp/__1/80
-add rule {ip} kube-proxy endpoint-AAAAAAAA-ns/b/tcp/__1/80 {ip} saddr {pod1} jump mark-for-masquerade
-add rule {ip} kube-proxy endpoint-AAAAAAAA-ns/b/tcp/__1/80 update @affinity-AAAAAAAA-ns/b/tcp/__1/80 {{ {ip} saddr }}
-add rule {ip} kube-proxy endpoint-AAAAAAAA-ns/b/tcp/__1/80 meta l4proto tcp dnat to {to1}
-add chain {ip} kube-proxy service-AAAAAAAA-ns/b/tcp/
-add rule {ip} kube-proxy service-AAAAAAAA-ns/b/tcp/ numgen random mod 1 vmap {{ 0 : goto endpoint-AAAAAAAA-ns/b/tcp/__1/80 }}
-add element {ip} kube-proxy service-ips {{ {vip} . tcp . 80 : goto service-AAAAAAAA-ns/b/tcp/ }}
+add set {ip} kube-proxy affinity-AAAAAAAA-b/tcp/__1/80 {{ type {address} ; flags dynamic,timeout ; timeout 9s ; }}
+add chain {ip} kube-proxy endpoint-AAAAAAAA-b/tcp/__1/80
+add rule {ip} kube-proxy endpoint-AAAAAAAA-b/tcp/__1/80 {ip} saddr {pod1} jump mark-for-masquerade
+add rule {ip} kube-proxy endpoint-AAAAAAAA-b/tcp/__1/80 update @affinity-AAAAAAAA-b/tcp/__1/80 {{ {ip} saddr }}
+add rule {ip} kube-proxy endpoint-AAAAAAAA-b/tcp/__1/80 meta l4proto tcp dnat to {to1}
+add chain {ip} kube-proxy service-AAAAAAAA-b/tcp/
+add rule {ip} kube-proxy service-AAAAAAAA-b/tcp/ numgen random mod 1 vmap {{ 0 : goto endpoint-AAAAAAAA-b/tcp/__1/80 }}
+add element {ip} kube-proxy service-ips {{ {vip} . tcp . 80 : goto service-AAAAAAAA-b/tcp/ }}
 add element {ip} kube-proxy cluster-ips {{ {vip} }}
 """
 
@@ -84,9 +84,9 @@ add chain {ip} kube-proxy services
 add rule {ip} kube-proxy services {ip} daddr . meta l4proto . th dport vmap @service-ips
 add rule {ip} kube-proxy nat-prerouting jump services
 add rule {ip} kube-proxy nat-output jump services
-add chain {ip} kube-proxy service-AAAAAAAA-ns/b/tcp/
-add rule {ip} kube-proxy service-AAAAAAAA-ns/b/tcp/ meta l4proto tcp dnat to {to1}
-add element {ip} kube-proxy service-ips {{ {vip} . tcp . 80 : goto service-AAAAAAAA-ns/b/tcp/ }}
+add chain {ip} kube-proxy service-AAAAAAAA-b/tcp/
+add rule {ip} kube-proxy service-AAAAAAAA-b/tcp/ meta l4proto tcp dnat to {to1}
+add element {ip} kube-proxy service-ips {{ {vip} . tcp . 80 : goto service-AAAAAAAA-b/tcp/ }}
 add element {ip} kube-proxy hairpin-connections {{ {pod1} . {pod1} . tcp . 80 }}
 """
 

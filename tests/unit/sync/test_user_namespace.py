@@ -1,4 +1,4 @@
-"""In a user namespace one message to the kernel is limited by the socket's buffer: big changes are cut until they pass."""
+"""In a user namespace one message to the kernel is limited by the socket's buffer: big changes are cut smaller."""
 
 import json
 import subprocess
