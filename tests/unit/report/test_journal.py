@@ -1,0 +1,237 @@
+"""The log: one line per event, none while nothing happens, and every line can be read by a machine."""
+
+import contextlib
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from nodeproxy.kernel.errors import TransactionError
+from nodeproxy.kube.addresses import Family
+from nodeproxy.kube.source import Problem
+from nodeproxy.model.frontends import Clash, Frontend
+from nodeproxy.model.service import ServicePortName
+from nodeproxy.report.journal import Journal, SyncResult
+from nodeproxy.report.logs import configure_logs
+
+V4, V6 = Family.IPV4, Family.IPV6
+
+
+class Log:
+    """What has been written to standard error."""
+
+    def __init__(self) -> None:
+        self.stream = io.StringIO()
+
+    def lines(self) -> list[str]:
+        """Lines since the last call."""
+        found = self.stream.getvalue().splitlines()
+        self.stream.seek(0)
+        self.stream.truncate()
+        return found
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines()]
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    """Leave logging as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    found = Log()
+    with contextlib.redirect_stderr(found.stream):
+        configure_logs("json")
+        yield found
+
+
+@pytest.fixture
+def journal(log: Log) -> Journal:
+    return Journal()
+
+
+def result(**values: Any) -> SyncResult:
+    base: dict[str, Any] = {
+        "family": V4,
+        "full": False,
+        "services": 5,
+        "changed": 1,
+        "transactions": 1,
+        "seconds": 0.01234,
+    }
+    return SyncResult(**{**base, **values})
+
+
+def clash(port: int, *losers: str) -> Clash:
+    return Clash(
+        Frontend("192.0.2.1", "TCP", port),
+        ServicePortName("ns", "winner", "", "TCP"),
+        tuple(ServicePortName("ns", loser, "", "TCP") for loser in losers),
+    )
+
+
+def problem(reason: str, *, fatal: bool = False) -> Problem:
+    return Problem("shop.yaml#1", "Service ns/web", "spec.ports[0].port", reason, fatal)
+
+
+def test_sync_that_wrote_something_is_one_line(log: Log, journal: Journal) -> None:
+    journal.synced(result())
+    (event,) = log.events()
+    assert event.pop("timestamp").endswith("Z")
+    assert event == {
+        "event": "synced",
+        "level": "info",
+        "family": "IPv4",
+        "full": False,
+        "services": 5,
+        "changed": 1,
+        "transactions": 1,
+        "milliseconds": 12.3,
+    }
+
+
+def test_sync_that_had_nothing_to_do_is_silent(log: Log, journal: Journal) -> None:
+    journal.synced(result(transactions=0, changed=0))
+    assert log.lines() == []
+
+
+def test_takeover_says_why(log: Log, journal: Journal) -> None:
+    journal.synced(result(full=True, took_over="none of its rules is ours"))
+    (event,) = log.events()
+    assert event["took_over"] == "none of its rules is ours"
+
+
+def test_failure_names_who_is_at_fault_and_when_it_is_tried_again(log: Log, journal: Journal) -> None:
+    """The Service and the statement that the kernel refused are in the line (B04)."""
+    error = TransactionError("File exists", owner="ns/web:http", statement="add element ...")
+    journal.failed(V6, error, 30.0)
+    (event,) = log.events()
+    assert event["level"] == "error"
+    assert event["event"] == "sync failed"
+    assert (event["family"], event["owner"], event["statement"]) == ("IPv6", "ns/web:http", "add element ...")
+    assert event["retry_seconds"] == 30.0
+    assert "File exists" in event["error"]
+    assert event["kind"] == "TransactionError"
+
+
+def test_recovery_is_a_line_even_if_nothing_had_to_be_written(log: Log, journal: Journal) -> None:
+    journal.failed(V4, TransactionError("No"), 30.0)
+    log.lines()
+    journal.synced(result(family=V6, transactions=0))
+    assert log.lines() == [], "the other family did not fail"
+    journal.synced(result(transactions=0))
+    assert [event["event"] for event in log.events()] == ["synced"]
+    journal.synced(result(transactions=0))
+    assert log.lines() == []
+
+
+def test_failure_of_tidying_is_a_warning(log: Log, journal: Journal) -> None:
+    journal.tidying_failed(V4, TransactionError("busy"))
+    (event,) = log.events()
+    assert (event["level"], event["family"], event["error"]) == ("warning", "IPv4", "busy")
+
+
+def test_problem_is_a_line_when_it_comes_and_one_when_it_goes(log: Log, journal: Journal) -> None:
+    journal.problems([problem("99999 is no port"), problem("bad", fatal=True)])
+    events = log.events()
+    assert [(event["event"], event["reason"]) for event in events] == [
+        ("input taken in part", "99999 is no port"),
+        ("input left out", "bad"),
+    ]
+    assert {event["object"] for event in events} == {"Service ns/web"}
+    assert {event["origin"] for event in events} == {"shop.yaml#1"}
+    journal.problems([problem("bad", fatal=True), problem("99999 is no port")])
+    assert log.lines() == []
+    journal.problems([problem("bad", fatal=True), problem("new")])
+    assert [(event["event"], event.get("reason")) for event in log.events()] == [
+        ("input taken in part", "new"),
+        ("input problem gone", None),
+    ]
+    journal.problems([])
+    assert len(log.lines()) == 2
+    journal.problems([])
+    assert log.lines() == []
+
+
+def test_clash_is_a_line_when_it_is_new_or_other_per_family(log: Log, journal: Journal) -> None:
+    journal.clashes(V4, [clash(80, "a")])
+    (event,) = log.events()
+    assert event["level"] == "warning"
+    assert (event["frontend"], event["winner"], event["losers"]) == ("192.0.2.1:80/TCP", "ns/winner", ["ns/a"])
+    journal.clashes(V4, [clash(80, "a")])
+    assert log.lines() == []
+    journal.clashes(V4, [clash(80, "a"), clash(81, "b")])
+    assert [event["frontend"] for event in log.events()] == ["192.0.2.1:81/TCP"]
+    journal.clashes(V6, [clash(80, "a")])
+    assert len(log.lines()) == 1
+    journal.clashes(V4, [])
+    assert log.lines() == []
+    journal.clashes(V4, [clash(80, "a")])
+    assert len(log.lines()) == 1
+
+
+def test_sentence_about_the_configuration_is_a_line_when_it_is_new(log: Log, journal: Journal) -> None:
+    journal.warnings(["one", "two"])
+    assert sorted(event["reason"] for event in log.events()) == ["one", "two"]
+    journal.warnings(["two", "one"])
+    assert log.lines() == []
+    journal.warnings(["two", "three"])
+    assert [event["reason"] for event in log.events()] == ["three"]
+
+
+def test_every_line_is_json_whatever_is_in_it(log: Log, journal: Journal) -> None:
+    awkward = 'quote " backslash \\ new\nline tab\t é 漢 \x00 \u2028'
+    journal.event("started", node=awkward)
+    journal.problems([problem(awkward)])
+    journal.failed(V4, ValueError(awkward), 1.0)
+    logging.getLogger("library").warning("says %s", awkward)
+    lines = log.stream.getvalue().rstrip("\n").split("\n")
+    assert len(lines) == 4
+    events = [json.loads(line) for line in lines]
+    assert events[0]["node"] == awkward
+    assert events[1]["reason"] == awkward
+    assert events[2]["error"] == awkward
+    assert events[3]["event"] == f"says {awkward}"
+    assert all({"timestamp", "level", "event"} <= event.keys() for event in events)
+
+
+def test_text_lines_are_one_per_event_and_begin_with_time_and_level() -> None:
+    found = Log()
+    with contextlib.redirect_stderr(found.stream):
+        configure_logs("text")
+        Journal().event("started", node="with\nnewline", number=3)
+        logging.getLogger("library").warning("hello")
+        logging.getLogger("library").info("too quiet to be heard")
+    lines = found.lines()
+    assert len(lines) == 2
+    assert lines[0].startswith("timestamp='")
+    assert "level='info' event='started'" in lines[0]
+    assert "number=3" in lines[0]
+    assert "level='warning' event='hello'" in lines[1]
+
+
+@pytest.mark.parametrize(("verbose", "expected"), [(False, 0), (True, 1)])
+def test_debug_lines_are_written_only_if_asked_for(verbose: bool, expected: int) -> None:
+    found = Log()
+    with contextlib.redirect_stderr(found.stream):
+        configure_logs("json", verbose=verbose)
+        structlog.get_logger("x").debug("detail")
+    assert len(found.lines()) == expected
+
+
+def test_nothing_goes_to_standard_output(journal: Journal, capfd: pytest.CaptureFixture[str]) -> None:
+    journal.event("started")
+    journal.failed(V4, ValueError("x"), 1.0)
+    assert capfd.readouterr().out == ""
