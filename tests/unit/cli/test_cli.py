@@ -1,0 +1,494 @@
+"""The commands as a person or a script calls them: what they print where, and how they end."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from netns.namespaces import Namespace
+from nodeproxy.cli import main as cli
+from nodeproxy.cli.flags import raw_config
+from nodeproxy.cli.main import build_parser, main
+from nodeproxy.config.settings import RawConfig
+from nodeproxy.ruleset.render import TEMPLATES
+
+COMMANDS = ("run", "render", "cleanup", "version")
+MANIFESTS = [
+    {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "node-a"},
+        "status": {"addresses": [{"type": "InternalIP", "address": a} for a in ("192.0.2.1", "2001:db8::1")]},
+    },
+    {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {
+            "type": "NodePort",
+            "clusterIP": "10.96.0.10",
+            "clusterIPs": ["10.96.0.10", "fd00:96::10"],
+            "ports": [{"name": "http", "port": 80, "nodePort": 30080}],
+            "sessionAffinity": "ClientIP",
+        },
+    },
+    {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "four", "namespace": "shop"},
+        "spec": {"clusterIP": "10.96.0.11", "ports": [{"port": 80}]},
+    },
+    *(
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": f"{of}-{kind}".lower(),
+                "namespace": "shop",
+                "labels": {"kubernetes.io/service-name": of},
+            },
+            "addressType": kind,
+            "ports": [{"name": port, "port": 8080}],
+            "endpoints": [{"addresses": [address]} for address in addresses],
+        }
+        for of, port, kind, addresses in (
+            ("web", "http", "IPv4", ("10.244.0.1", "10.244.0.2")),
+            ("web", "http", "IPv6", ("fd00:244::1", "fd00:244::2")),
+            ("four", "", "IPv4", ("10.244.0.1", "10.244.0.2", "10.244.0.3")),
+        )
+    ),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of manifests."""
+    found = tmp_path / "manifests"
+    found.mkdir()
+    (found / "shop.yaml").write_text(yaml.safe_dump_all(MANIFESTS))
+    return found
+
+
+def words(command: str, folder: Path, *more: str) -> list[str]:
+    return [command, f"--manifests={folder}", "--hostname-override=node-a", *more]
+
+
+def call(*arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run the program as a process, in the namespace that the thread is in."""
+    return subprocess.run(
+        [*prefix, sys.executable, "-m", "nodeproxy", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])},
+    )
+
+
+# --- help and usage --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ""])
+def test_help_goes_to_standard_output_and_ends_with_0(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"] if command else ["--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"usage: nodeproxy {command}".rstrip())
+    assert shown.err == ""
+    if not command:
+        assert all(re.search(rf"^    {name} ", shown.out, re.MULTILINE) for name in COMMANDS)
+        assert all(re.search(rf"^  {code}  ", shown.out, re.MULTILINE) for code in range(6))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["no-such-command"],
+        ["run"],
+        ["render"],
+        ["render", "--manifests=x", "--family=IPv5"],
+        ["render", "--manifests=x", "--masquerade-bit=many"],
+        ["run", "--manifests=x", "--logging-format=xml"],
+        ["run", "--manifests=x", "--masquerade-all=maybe"],
+        ["version", "--loud"],
+    ],
+)
+def test_usage_error_ends_with_2_and_says_why_on_standard_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == cli.USAGE == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "error:" in shown.err
+
+
+@pytest.mark.parametrize("command", ["render", "run"])
+def test_flags_that_make_no_sense_end_with_2_and_are_all_named(
+    folder: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--masquerade-bit=32", "--cluster-cidr=10.0.0.0", "--detect-local-mode=Guess")
+    assert main(words(command, folder, *flags)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    lines = shown.err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("nodeproxy: ") for line in lines)
+    assert [word for word in ("masquerade bit", "cluster CIDR", "detect local mode") if word not in shown.err] == []
+
+
+# --- flags -----------------------------------------------------------------------------------------------------------
+
+
+def config(*flags: str) -> RawConfig:
+    return raw_config(build_parser().parse_args(["run", "--manifests=x", *flags]))
+
+
+def test_no_flags_mean_the_defaults() -> None:
+    assert config() == RawConfig()
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        ("--hostname-override=Node-A", {"hostname_override": "Node-A"}),
+        ("--hostname-override=", {"hostname_override": ""}),
+        ("--bind-address=192.0.2.1", {"bind_address": "192.0.2.1"}),
+        ("--cluster-cidr=10.0.0.0/8,fd00::/8", {"cluster_cidr": "10.0.0.0/8,fd00::/8"}),
+        ("--detect-local-mode=NodeCIDR", {"detect_local_mode": "NodeCIDR"}),
+        ("--pod-bridge-interface=cni0", {"bridge_interface": "cni0"}),
+        ("--pod-interface-name-prefix=veth", {"interface_name_prefix": "veth"}),
+        ("--nodeport-addresses=primary,10.0.0.0/8", {"node_port_addresses": ("primary", "10.0.0.0/8")}),
+        ("--nodeport-addresses=,", {"node_port_addresses": ()}),
+        ("--masquerade-all", {"masquerade_all": True}),
+        ("--masquerade-all=true", {"masquerade_all": True}),
+        ("--masquerade-all=False", {"masquerade_all": False}),
+        ("--masquerade-bit=3", {"masquerade_bit": 3}),
+        ("--iptables-masquerade-bit=4", {"masquerade_bit": 4}),
+        ("--sync-period=1m", {"sync_period": "1m"}),
+        ("--iptables-sync-period=2m", {"sync_period": "2m"}),
+        ("--min-sync-period=0s", {"min_sync_period": "0s"}),
+        ("--iptables-min-sync-period=5s", {"min_sync_period": "5s"}),
+        ("--endpoint-chains=Always", {"endpoint_chains": "Always"}),
+    ],
+)
+def test_flags_become_values(flag: str, expected: dict[str, object]) -> None:
+    found = config(*flag.split())
+    assert found == RawConfig(**expected)  # type: ignore[arg-type]
+
+
+# --- render ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--endpoint-chains=Always", "--masquerade-all"),
+        ("--cluster-cidr=10.244.0.0/16,fd00:244::/64", "--nodeport-addresses=all"),
+        ("--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=veth"),
+    ],
+)
+def test_rendered_rules_are_accepted_by_nft(
+    namespace: Namespace, folder: Path, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(words("render", folder, *flags)) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    file = tmp_path / "rules.nft"
+    file.write_text(shown.out)
+    namespace.run("nft", "-c", "-f", str(file))
+    namespace.run("nft", "-f", str(file))
+    for table in ("ip", "ip6"):
+        held = namespace.run("nft", "list", "table", table, "kube-proxy")
+        assert "/shop/web/tcp/http" in held.replace("-shop", "/shop")
+        assert "8080" in held
+
+
+def test_rendering_needs_no_privilege_and_touches_no_kernel(namespace: Namespace, folder: Path) -> None:
+    done = call(*words("render", folder), prefix=["setpriv", "--bounding-set=-all", "--inh-caps=-all"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("table ip kube-proxy") >= 1
+    assert namespace.run("nft", "list", "ruleset") == ""
+
+
+@pytest.mark.parametrize(("family", "table", "other"), [("IPv4", "ip", "ip6"), ("IPv6", "ip6", "ip")])
+def test_one_family_is_rendered_alone(
+    folder: Path, family: str, table: str, other: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words("render", folder, f"--family={family}")) == 0
+    shown = capsys.readouterr().out
+    assert f"table {table} kube-proxy" in shown
+    assert f"table {other} kube-proxy" not in shown
+
+
+def test_rendering_twice_gives_the_same_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(words("render", folder))
+    first = capsys.readouterr().out
+    main(words("render", folder))
+    assert capsys.readouterr().out == first
+
+
+def test_one_service_is_rendered_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing of others, and no table of the family that it is not served in."""
+    assert main(words("render", folder, "--service=shop/four")) == 0
+    shown = capsys.readouterr().out
+    assert "shop/four" in shown
+    assert "10.96.0.11" in shown
+    assert "shop/web" not in shown
+    assert "chain services " not in shown
+    assert "table ip6" not in shown
+
+
+def test_service_that_is_missing_ends_with_1_and_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words("render", folder, "--service=shop/nope")) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "shop/nope" in shown.err
+
+
+@pytest.mark.parametrize("name", ["web", "/web", "shop/"])
+def test_service_without_namespace_or_name_ends_with_2(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words("render", folder, f"--service={name}")) == 2
+    assert "NAMESPACE/NAME" in capsys.readouterr().err
+
+
+def test_input_that_is_left_out_is_named_on_standard_error_and_the_rest_rendered(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad.yaml").write_text(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: shop}\nspec: {clusterIP: 10.96.0.999}\n"
+    )
+    (folder / "worse.yaml").write_text("{")
+    assert main(words("render", folder)) == 0
+    shown = capsys.readouterr()
+    assert "bad.yaml" in shown.err
+    assert "10.96.0.999" in shown.err
+    assert "worse.yaml" in shown.err
+    assert "shop/four" in shown.out
+
+
+# --- exit codes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["render", "run"])
+@pytest.mark.usefixtures("namespace")
+def test_missing_folder_ends_with_5_and_is_named(tmp_path: Path, command: str) -> None:
+    done = call(*words(command, tmp_path / "nope"))
+    assert done.returncode == cli.NO_INPUT == 5
+    assert done.stdout == ""
+    assert str(tmp_path / "nope") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+BROKEN = {
+    "syntax": ("base.nft.j2", "{% if %}\n", "base.nft.j2:3:"),
+    "unknown word": ("base.nft.j2", "{{ no_such_word }}\n", "base.nft.j2: 'no_such_word' is undefined"),
+    "unknown filter": ("base.nft.j2", "{{ ip | nope }}\n", "base.nft.j2:3:"),
+    "not a block": ("base.nft.j2", "something else\n", "base.nft.j2: expected the start"),
+}
+
+
+@pytest.mark.parametrize("command", ["render", "run"])
+@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.usefixtures("namespace")
+def test_broken_template_ends_with_5_and_is_named_with_its_line(
+    folder: Path, tmp_path: Path, command: str, case: str
+) -> None:
+    name, text, expected = BROKEN[case]
+    copy = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, copy)
+    original = (copy / name).read_text()
+    (copy / name).write_text(f"{{#- one line\n    two lines -#}}\n{text}{original}")
+    done = call(*words(command, folder, f"--templates={copy}"))
+    assert done.returncode == 5, done.stderr
+    assert done.stdout == ""
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["render", "run"])
+@pytest.mark.usefixtures("namespace")
+def test_missing_templates_end_with_5_and_are_named(folder: Path, tmp_path: Path, command: str) -> None:
+    done = call(*words(command, folder, f"--templates={tmp_path / 'nope'}"))
+    assert done.returncode == 5
+    assert "base.nft.j2: no such template" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "cleanup"])
+@pytest.mark.usefixtures("namespace")
+def test_missing_capability_ends_with_4_and_is_named(folder: Path, command: str) -> None:
+    arguments = words("run", folder) if command == "run" else [command]
+    done = call(*arguments, prefix=["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"])
+    assert done.returncode == cli.NO_PERMISSION == 4
+    assert done.stdout == ""
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("nodeproxy: "))
+    assert "CAP_NET_ADMIN" in line
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("namespace")
+def test_old_kernel_ends_with_3_and_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nodeproxy.kernel.support.MINIMUM_KERNEL", (99, 0))
+    monkeypatch.delenv("KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK", raising=False)
+    monkeypatch.setattr("nodeproxy.cli.run.configure_logs", lambda *_, **__: None)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: set())
+    monkeypatch.setattr("nodeproxy.cli.run.threading.Thread", _Idle)
+    assert main(words("run", folder)) == cli.UNSUPPORTED == 3
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "Linux" in shown.err
+
+
+class _Idle:
+    """A thread that never runs: nobody is to take the test run's signals."""
+
+    def __init__(self, **_: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+
+# --- version and cleanup ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("namespace")
+def test_version_names_what_it_depends_on() -> None:
+    done = call("version")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert list(lines) == ["nodeproxy", "python", "linux", "libnftables"]
+    assert lines["linux"] == os.uname().release
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", lines["libnftables"])
+
+
+@pytest.mark.usefixtures("namespace")
+def test_version_needs_no_privilege() -> None:
+    done = call("version", prefix=["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"])
+    assert done.returncode == 0, done.stderr
+    assert "libnftables unknown (CAP_NET_ADMIN" in done.stdout
+
+
+def test_cleanup_removes_our_tables_only_and_may_be_run_again(namespace: Namespace) -> None:
+    mine = "add table inet mine\nadd table inet kube-proxy\nadd table ip mine\n"
+    namespace.nft("add table ip kube-proxy\nadd chain ip kube-proxy c\nadd table ip6 kube-proxy\n" + mine)
+    for _ in range(2):
+        done = call("cleanup")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert sorted(namespace.run("nft", "list", "tables").splitlines()) == [
+            "table inet kube-proxy",
+            "table inet mine",
+            "table ip mine",
+        ]
+
+
+# --- run -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running(namespace: Namespace, folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """``nodeproxy run`` in a namespace, ended in any case."""
+    process = namespace.start(
+        sys.executable,
+        "-m",
+        "nodeproxy",
+        *words("run", folder, "--logging-format=json", *flags),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(5)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def read_until(process: subprocess.Popen[str], **wanted: object) -> list[dict[str, object]]:
+    """Log lines up to the first with these values; fails when the log ends first."""
+    found = []
+    assert process.stderr is not None
+    for line in process.stderr:
+        found.append(json.loads(line))
+        if wanted.items() <= found[-1].items():
+            return found
+    raise AssertionError(f"no line with {wanted} in {found}")
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(cli.__file__).parents[2]))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.timeout(30)
+def test_signal_ends_run_with_0_and_leaves_the_rules(
+    namespace: Namespace, folder: Path, number: signal.Signals
+) -> None:
+    with running(namespace, folder) as process:
+        read_until(process, event="synced", family="IPv4")
+        read_until(process, event="synced", family="IPv6")
+        asked = time.monotonic()
+        process.send_signal(number)
+        events = read_until(process, event="stopped")
+        assert process.wait(5) == 0
+        assert time.monotonic() - asked < 3
+        assert process.stdout is not None
+        assert process.stdout.read() == ""
+    assert [event["signal"] for event in events if event["event"] == "stopping"] == [number.name]
+    for table, address in (("ip", "10.96.0.10"), ("ip6", "fd00:96::10")):
+        assert f"{address} . tcp . 80" in namespace.run("nft", "list", "map", table, "kube-proxy", "service-ips")
+
+
+@pytest.mark.timeout(30)
+def test_run_follows_changes_and_is_silent_otherwise(namespace: Namespace, folder: Path) -> None:
+    with running(namespace, folder, "--min-sync-period=0s") as process:
+        read_until(process, event="synced", family="IPv6")
+        late = {
+            **MANIFESTS[2],
+            "metadata": {"name": "late", "namespace": "shop"},
+            "spec": {"clusterIP": "10.96.0.12", "ports": [{"port": 80}]},
+        }
+        (folder / ".late").write_text(yaml.safe_dump(late))
+        (folder / ".late").rename(folder / "late.yaml")
+        events = read_until(process, event="synced", family="IPv4", changed=1)
+        process.send_signal(signal.SIGTERM)
+        events += read_until(process, event="stopped")
+        assert process.wait(5) == 0
+    assert [event["event"] for event in events] == ["synced", "stopping", "stopped"]
+    assert "10.96.0.12" in namespace.run("nft", "list", "set", "ip", "kube-proxy", "cluster-ips")
+
+
+@pytest.mark.timeout(30)
+def test_run_writes_nothing_a_second_time(namespace: Namespace, folder: Path) -> None:
+    with running(namespace, folder) as process:
+        read_until(process, event="synced", family="IPv6")
+        process.kill()
+    before = namespace.run("nft", "-a", "list", "ruleset")
+    with running(namespace, folder) as process:
+        read_until(process, event="started")
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        read_until(process, event="stopped")
+    assert namespace.run("nft", "-a", "list", "ruleset") == before
