@@ -1,0 +1,249 @@
+"""The agent as a whole, with a source that a test speaks through, in a namespace of its own."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from netns.namespaces import CommandError, Namespace
+from nodeproxy.kernel.addresses import AddressesError
+from nodeproxy.kernel.errors import TransactionError
+from nodeproxy.kube.addresses import Family
+from nodeproxy.kube.objects import KINDS
+from nodeproxy.kube.source import Change, Sink, SourceError
+from nodeproxy.model.node import UnsupportedFamilyError
+from nodeproxy.model.settings import ProxySettings
+from nodeproxy.ruleset.render import TemplateError
+from nodeproxy.sync import agent as module
+from nodeproxy.sync.agent import Agent, AgentOptions
+from nodeproxy.sync.proxier import Proxier
+from nodeproxy.sync.runner import Intervals
+
+from .support import NODE, TABLE_FAMILY, SilentJournal, endpoints, gone, node, service
+
+SETTINGS = ProxySettings(cluster_cidrs=("10.244.0.0/16",), node_port_addresses=("198.18.0.0/15",))
+
+
+class Speaking:
+    """A source whose words a test chooses."""
+
+    def __init__(self, *changes: Change, kinds: tuple[str, ...] = KINDS, error: Exception | None = None) -> None:
+        self.changes, self.kinds, self.error = changes, kinds, error
+        self.stopped = False
+        self._sink: Sink | None = None
+
+    def start(self, sink: Sink) -> None:
+        if self.error is not None:
+            raise self.error
+        sink.apply(self.changes)
+        for kind in self.kinds:
+            sink.complete(kind)
+        self._sink = sink
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    @property
+    def begun(self) -> bool:
+        """Whether all that is there from the start has been said."""
+        return self._sink is not None
+
+    @property
+    def sink(self) -> Sink:
+        assert self._sink is not None
+        return self._sink
+
+
+class Journal(SilentJournal):
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
+        self.failures: list[tuple[Family, Exception]] = []
+        self.sentences: list[str] = []
+
+    def event(self, event: str, **values: object) -> None:
+        self.events.append(event)
+
+    def failed(self, family: Family, error: Exception, retry_seconds: float) -> None:
+        self.failures.append((family, error))
+
+    def warnings(self, sentences: list[str]) -> None:
+        self.sentences = list(sentences)
+
+
+def make(source: Speaking) -> tuple[Agent, Journal]:
+    journal = Journal()
+    options = AgentOptions(NODE, SETTINGS, Intervals(minimum=0.0, retry=0.05))
+    return Agent(source, options, journal), journal
+
+
+@contextmanager
+def running(source: Speaking) -> Iterator[Journal]:
+    """An agent that works, in a thread that is in the namespace of this one."""
+    agent, journal = make(source)
+    thread = threading.Thread(target=agent.run, name="agent")
+    thread.start()
+    try:
+        eventually(lambda: "started" in journal.events and source.begun)
+        yield journal
+    finally:
+        agent.stop()
+        thread.join(10)
+    assert not thread.is_alive()
+    assert source.stopped
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.005)
+
+
+def holds(namespace: Namespace, name: str, word: str, family: Family = Family.IPV4) -> bool:
+    """Whether a set or map of the table holds a word; False as well if there is none."""
+    try:
+        return word in namespace.run("nft", "list", "set", TABLE_FAMILY[family], "kube-proxy", name)
+    except CommandError:
+        return False
+
+
+WEB = (node(), service("web"), endpoints("web", [1, 2]))
+
+
+@pytest.mark.parametrize("missing", KINDS)
+def test_nothing_is_written_before_every_kind_is_complete(namespace: Namespace, missing: str) -> None:
+    source = Speaking(*WEB, kinds=tuple(kind for kind in KINDS if kind != missing))
+    with running(source):
+        time.sleep(0.1)
+        assert namespace.run("nft", "list", "ruleset") == ""
+        source.sink.complete(missing)
+        eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.10"))
+
+
+def test_both_families_are_kept_and_changes_followed(namespace: Namespace) -> None:
+    source = Speaking(*WEB)
+    with running(source) as journal:
+        eventually(lambda: {result.family for result in journal.results} == set(Family))
+        source.sink.apply([service("six", 6, family=Family.IPV6), service("four", 4)])
+        eventually(lambda: holds(namespace, "cluster-ips", "fd00:96::6", Family.IPV6))
+        eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.4"))
+        source.sink.apply([gone("Service", "four")])
+        eventually(lambda: not holds(namespace, "cluster-ips", "10.96.0.4"))
+    assert holds(namespace, "cluster-ips", "10.96.0.10"), "rules stay when it ends"
+    assert journal.failures == []
+
+
+def test_new_address_of_an_interface_accepts_node_ports_within_a_second(namespace: Namespace) -> None:
+    namespace.ip(["link add one type veth peer name far"])
+    with running(Speaking(*WEB)) as journal:
+        eventually(lambda: len(journal.results) >= 2)
+        assert not holds(namespace, "nodeport-ips", "198.18.0.7")
+        namespace.ip(["addr add 198.18.0.7/15 dev one"])
+        eventually(lambda: holds(namespace, "nodeport-ips", "198.18.0.7"), 1.0)
+        namespace.ip(["addr del 198.18.0.7/15 dev one"])
+        eventually(lambda: not holds(namespace, "nodeport-ips", "198.18.0.7"), 1.0)
+
+
+def test_unused_chains_are_deleted_without_anyone_asking(namespace: Namespace) -> None:
+    source = Speaking(*WEB)
+    with running(source):
+        eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.10"))
+        source.sink.apply([gone("Service", "web")])
+        eventually(lambda: "/web/" not in namespace.run("nft", "list", "chains", "ip"), 6.0)
+
+
+@pytest.mark.parametrize("error", [TransactionError("No"), TemplateError("firewall.nft.j2:1: broken")])
+def test_family_that_fails_does_not_stop_the_other_and_is_tried_again(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    broken = threading.Event()
+    broken.set()
+    real = Proxier.sync
+
+    def sync(self: Proxier) -> None:
+        if self.family is Family.IPV4 and broken.is_set():
+            raise error
+        real(self)
+
+    monkeypatch.setattr(Proxier, "sync", sync)
+    source = Speaking(*WEB, service("six", 6, family=Family.IPV6))
+    with running(source) as journal:
+        eventually(lambda: holds(namespace, "cluster-ips", "fd00:96::6", Family.IPV6))
+        eventually(lambda: len(journal.failures) > 2)
+        assert {family for family, _ in journal.failures} == {Family.IPV4}
+        source.sink.apply([service("late", 9)])
+        broken.clear()
+        eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.9"))
+        assert holds(namespace, "cluster-ips", "10.96.0.10")
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["from the start", "later"])
+def test_addresses_that_cannot_be_listed_are_asked_for_again_and_no_change_is_lost(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """The previous picture stays in force meanwhile (B15)."""
+    broken = threading.Event()
+    real = module.list_addresses
+
+    def listing() -> tuple[str, ...]:
+        if broken.is_set():
+            raise AddressesError("interrupted")
+        return real()
+
+    monkeypatch.setattr(module, "list_addresses", listing)
+    namespace.ip(["link add one type veth peer name far", "addr add 198.18.0.7/15 dev one"])
+    if first:
+        broken.set()
+    source = Speaking(*WEB)
+    with running(source) as journal:
+        if not first:
+            eventually(lambda: holds(namespace, "nodeport-ips", "198.18.0.7"))
+            broken.set()
+            namespace.ip(["addr add 198.18.0.8/15 dev one"])
+        eventually(lambda: any(event == "addresses unknown" for event, _ in journal.warned))
+        assert holds(namespace, "nodeport-ips", "198.18.0.7") is not first
+        source.sink.apply([service("late", 9), node(zone="zone-a"), gone("Service", "web")])
+        time.sleep(0.1)
+        broken.clear()
+        eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.9"))
+        eventually(lambda: not holds(namespace, "cluster-ips", "10.96.0.10"))
+        assert holds(namespace, "nodeport-ips", "198.18.0.7")
+        assert holds(namespace, "nodeport-ips", "198.18.0.8") is not first
+
+
+def test_family_that_is_off_has_no_table(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ipv6_usable", lambda: False)
+    with running(Speaking(*WEB)):
+        eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.10"))
+        assert namespace.run("nft", "list", "tables").strip() == "table ip kube-proxy"
+
+
+@pytest.mark.usefixtures("namespace")
+def test_node_whose_primary_family_is_off_cannot_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ipv6_usable", lambda: False)
+    source = Speaking(node(addresses=["2001:db8::1"]))
+    agent, _ = make(source)
+    with pytest.raises(UnsupportedFamilyError, match="IPv6"):
+        agent.run()
+    assert source.stopped
+
+
+@pytest.mark.usefixtures("namespace")
+def test_source_that_cannot_work_ends_the_agent_and_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    agent, _ = make(Speaking(error=SourceError("no such folder")))
+    with pytest.raises(SourceError, match="no such folder"):
+        agent.run()
+    assert [thread for thread in threading.enumerate() if thread not in before] == []
+
+
+def test_node_that_is_missing_is_pointed_out_and_services_are_served(namespace: Namespace) -> None:
+    source = Speaking(*WEB[1:])
+    with running(source) as journal:
+        eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.10"))
+        assert any(f"there is no Node {NODE}" in sentence for sentence in journal.sentences)
+        source.sink.apply([node()])
+        eventually(lambda: not any("no Node" in sentence for sentence in journal.sentences))
