@@ -8,6 +8,7 @@ import base64
 import hashlib
 import itertools
 import re
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -132,7 +133,15 @@ class Renderer:
             if not opening:
                 msg = f"{name}: expected the start of a set, map or chain, found {line!r}"
                 raise TemplateError(msg)
-            body = [inner for inner in itertools.takewhile(lambda inner: inner != "}", lines) if inner]
+            body: list[str] = []
+            for inner in lines:
+                if inner == "}":
+                    break
+                if inner:
+                    body.append(inner)
+            else:
+                msg = f"{name}: {opening[1]} {opening[2]} is never closed"
+                raise TemplateError(msg)
             if opening[1] == "chain":
                 hook = body.pop(0).rstrip(";") if body and _HOOK.match(body[0]) else ""
                 chains.append(BaseChain(opening[2], hook, tuple(map(_rule, body))))
@@ -214,9 +223,19 @@ class Renderer:
         except jinja2.TemplateSyntaxError as error:
             msg = f"{error.name}:{error.lineno}: {error.message}"
             raise TemplateError(msg) from error
-        except jinja2.TemplateError as error:
-            msg = f"{template}: {error.message}"
+        except Exception as error:  # expressions in a template fail in as many ways as any program
+            msg = f"{_place(error) or template}: {error}"
             raise TemplateError(msg) from error
+
+
+def _place(error: Exception) -> str:
+    """Name and line of the innermost template that an error went through; empty if it went through none."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        path = Path(frame.f_code.co_filename)
+        if path.suffix == ".j2":
+            place = f"{path.name}:{line}"
+    return place
 
 
 def _environment(templates: Path) -> jinja2.Environment:
