@@ -1,86 +1,54 @@
 """The table that tests apply operations to refuses what nftables refuses."""
 
+import functools
+import json
+
 import pytest
 
 from nodeproxy.ruleset.operations import (
-    AddChain,
     AddContainer,
     AddElement,
     AddRule,
     FillSlots,
-    FlushChain,
-    FreeSlots,
     Operation,
     Piece,
     RemoveChain,
-    RemoveContainer,
     RemoveElement,
     ReplaceTable,
-    Rule,
 )
-from nodeproxy.ruleset.rules import Element, Target
+from nodeproxy.ruleset.rules import Element
+from unit.ruleset import namespaced
 from unit.ruleset.pretend_kernel import PretendKernel, RefusedError
+from unit.ruleset.refusals import BASE, ELEMENT, KEY, ONE, OTHER, REFUSALS, Refusal, rule
 
-DISPATCH = AddContainer("", "map", "service-ips", "type x : verdict")
-SET = AddContainer("", "set", "cluster-ips", "type x")
-SLOTS = AddContainer("", "map", "endpoints-tcp-0", "typeof x ; size 2")
-KEY = ("10.0.0.1", "tcp", 80)
-
-
-def rule(text: str) -> Rule:
-    return Rule(text, "", "digest")
+every_refusal = pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
 
 
 def kernel(*operations: Operation) -> PretendKernel:
     made = PretendKernel()
-    if operations:
-        made.apply(Piece(list(operations)))
+    made.apply(Piece(list(operations)))
     return made
 
 
-BASE = (DISPATCH, SET, SLOTS, AddChain("", "a/b"), AddChain("", "c/d"))
-ELEMENT = AddElement("", Element("service-ips", KEY, "a/b"))
+@functools.cache
+def outcomes() -> dict[str, str]:
+    """What the real kernel makes of each."""
+    found: dict[str, str] = json.loads(namespaced.run_module("unit.ruleset.refusals"))
+    return found
 
 
-@pytest.mark.parametrize(
-    ("setup", "refused", "why"),
-    [
-        ((ELEMENT,), AddElement("", Element("service-ips", KEY, "c/d")), "File exists"),
-        ((), AddElement("", Element("service-ips", KEY, "no/such")), "No such file"),
-        ((), AddElement("", Element("nowhere", KEY, "a/b")), "No such file"),
-        ((), AddElement("", Element("cluster-ips", KEY, "a/b")), "a verdict in a set"),
-        ((), RemoveElement("", "service-ips", KEY), "No such file"),
-        ((), AddRule("", "no/such", rule("drop")), "No such file"),
-        ((), AddRule("", "a/b", rule("goto no/such")), "No such file"),
-        ((), AddRule("", "a/b", rule("ip saddr @no-set drop")), "No such file"),
-        ((), FlushChain("", "no/such"), "No such file"),
-        ((), RemoveChain("", "no/such"), "No such file"),
-        ((ELEMENT,), RemoveChain("", "a/b"), "busy"),
-        ((AddRule("", "c/d", rule("goto a/b")),), RemoveChain("", "a/b"), "busy"),
-        ((AddRule("", "c/d", rule("ip daddr @cluster-ips drop")),), RemoveContainer("", "set", "cluster-ips"), "busy"),
-        ((), RemoveContainer("", "map", "cluster-ips"), "No such file"),
-        ((), RemoveContainer("", "set", "nowhere"), "No such file"),
-        ((), AddContainer("", "set", "cluster-ips", "type y"), "File exists"),
-        ((), FillSlots("", "endpoints-tcp-1", 0, (Target("10.0.0.1", 1),)), "No such file"),
-        ((), FillSlots("", "endpoints-tcp-0", 0, ("a/b",)), "mismatch"),
-        ((), FillSlots("", "endpoints-tcp-0", 0, (Target("10.0.0.1", 1),) * 3), "Too many"),
-        (
-            (FillSlots("", "endpoints-tcp-0", 1, (Target("10.0.0.1", 1),)),),
-            FillSlots("", "endpoints-tcp-0", 0, (Target("10.0.0.1", 1),) * 2),
-            "taken",
-        ),
-        ((), FreeSlots("", "endpoints-tcp-0", 0, 1), "No such file"),
-        ((AddChain("", "base", "type nat"),), AddChain("", "base", "type filter"), "not supported"),
-    ],
-)
-def test_refuses_what_nftables_refuses_and_changes_nothing(
-    setup: tuple[Operation, ...], refused: Operation, why: str
-) -> None:
-    table = kernel(*BASE, *setup)
+@every_refusal
+def test_refuses_and_changes_nothing(refusal: Refusal) -> None:
+    table = kernel(*BASE, *refusal.setup)
     before = table.copy()
-    with pytest.raises(RefusedError, match=why):
-        table.apply(Piece([AddChain("", "new/chain"), refused]))
+    with pytest.raises(RefusedError, match=refusal.why):
+        table.apply(Piece([AddElement("", Element("cluster-ips", ("10.9.9.9",))), refusal.refused]))
     assert table == before
+
+
+@every_refusal
+def test_real_kernel_refuses_it_too(refusal: Refusal) -> None:
+    assert outcomes()[refusal.name] == "refused"
 
 
 def test_takes_what_nftables_takes() -> None:
@@ -95,7 +63,8 @@ def test_takes_what_nftables_takes() -> None:
     table.apply(Piece([affinity[1]]))
     assert table.affinity() == {"affinity-x": 9}
     table.apply(Piece([ReplaceTable()]))
-    assert table.chains == table.containers == {}
+    assert table.chains == {}
+    assert table.containers == {}
 
 
 def test_two_chains_that_refer_to_each_other_go_together() -> None:
@@ -108,17 +77,9 @@ def test_dispatch_to_an_empty_chain_or_slot_is_noticed() -> None:
     table = kernel(*BASE, ELEMENT)
     with pytest.raises(AssertionError, match="a/b, which is empty"):
         table.fates()
-    table.apply(
-        Piece(
-            [
-                FillSlots("", "endpoints-tcp-0", 0, (Target("10.0.0.1", 1),)),
-                AddRule("", "a/b", rule("dnat ip to numgen random mod 2 offset 0 map @endpoints-tcp-0")),
-            ]
-        )
-    )
+    draw = "dnat ip to numgen random mod 2 offset 0 map @endpoints-tcp-0"
+    table.apply(Piece([FillSlots("", "endpoints-tcp-0", 0, (ONE,)), AddRule("", "a/b", rule(draw))]))
     with pytest.raises(AssertionError, match="slot 1 of endpoints-tcp-0, which is empty"):
         table.fates()
-    table.apply(Piece([FillSlots("", "endpoints-tcp-0", 1, (Target("10.0.0.2", 1),))]))
-    [(verdict, fate)] = table.fates().values()
-    assert verdict == "a/b"
-    assert fate == (("dnat ip to ", Target("10.0.0.1", 1), Target("10.0.0.2", 1)),)
+    table.apply(Piece([FillSlots("", "endpoints-tcp-0", 1, (OTHER,))]))
+    assert table.fates() == {("service-ips", KEY): ("a/b", (("dnat ip to ", ONE, OTHER),))}
