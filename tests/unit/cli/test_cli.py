@@ -298,7 +298,7 @@ def test_missing_folder_ends_with_5_and_is_named(tmp_path: Path, command: str) -
 
 BROKEN = {
     "syntax": ("base.nft.j2", "{% if %}\n", "base.nft.j2:3:"),
-    "unknown word": ("base.nft.j2", "{{ no_such_word }}\n", "base.nft.j2: 'no_such_word' is undefined"),
+    "unknown word": ("base.nft.j2", "{{ no_such_word }}\n", "base.nft.j2:3: 'no_such_word' is undefined"),
     "unknown filter": ("base.nft.j2", "{{ ip | nope }}\n", "base.nft.j2:3:"),
     "not a block": ("base.nft.j2", "something else\n", "base.nft.j2: expected the start"),
 }

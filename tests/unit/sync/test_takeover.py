@@ -46,7 +46,7 @@ add chain {ip} kube-proxy firewall-check
 add rule {ip} kube-proxy firewall-check {ip} daddr . meta l4proto . th dport vmap @firewall-ips
 add chain {ip} kube-proxy cluster-ips-check
 add rule {ip} kube-proxy cluster-ips-check {ip} daddr @cluster-ips reject comment "invalid ports of ClusterIPs"
-add chain {ip} kube-proxy reject-chain {{ comment "helper" ; }}
+add chain {ip} kube-proxy reject-chain {{ comment "for maps of verdicts" ; }}
 add rule {ip} kube-proxy reject-chain reject
 add rule {ip} kube-proxy filter-prerouting ct state new jump firewall-check
 add rule {ip} kube-proxy filter-input ct state new jump nodeport-endpoints-check
