@@ -1,19 +1,12 @@
 """The commands as a person or a script calls them: what they print where, and how they end."""
 
-import json
 import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from netns.namespaces import Namespace
 from nodeproxy.cli import main as cli
@@ -22,79 +15,9 @@ from nodeproxy.cli.main import build_parser, main
 from nodeproxy.config.settings import RawConfig
 from nodeproxy.ruleset.render import TEMPLATES
 
+from .support import call, words
+
 COMMANDS = ("run", "render", "cleanup", "version")
-MANIFESTS = [
-    {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "node-a"},
-        "status": {"addresses": [{"type": "InternalIP", "address": a} for a in ("192.0.2.1", "2001:db8::1")]},
-    },
-    {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "web", "namespace": "shop"},
-        "spec": {
-            "type": "NodePort",
-            "clusterIP": "10.96.0.10",
-            "clusterIPs": ["10.96.0.10", "fd00:96::10"],
-            "ports": [{"name": "http", "port": 80, "nodePort": 30080}],
-            "sessionAffinity": "ClientIP",
-        },
-    },
-    {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "four", "namespace": "shop"},
-        "spec": {"clusterIP": "10.96.0.11", "ports": [{"port": 80}]},
-    },
-    *(
-        {
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": {
-                "name": f"{of}-{kind}".lower(),
-                "namespace": "shop",
-                "labels": {"kubernetes.io/service-name": of},
-            },
-            "addressType": kind,
-            "ports": [{"name": port, "port": 8080}],
-            "endpoints": [{"addresses": [address]} for address in addresses],
-        }
-        for of, port, kind, addresses in (
-            ("web", "http", "IPv4", ("10.244.0.1", "10.244.0.2")),
-            ("web", "http", "IPv6", ("fd00:244::1", "fd00:244::2")),
-            ("four", "", "IPv4", ("10.244.0.1", "10.244.0.2", "10.244.0.3")),
-        )
-    ),
-]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder of manifests."""
-    found = tmp_path / "manifests"
-    found.mkdir()
-    (found / "shop.yaml").write_text(yaml.safe_dump_all(MANIFESTS))
-    return found
-
-
-def words(command: str, folder: Path, *more: str) -> list[str]:
-    return [command, f"--manifests={folder}", "--hostname-override=node-a", *more]
-
-
-def call(*arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the program as a process, in the namespace that the thread is in."""
-    return subprocess.run(
-        [*prefix, sys.executable, "-m", "nodeproxy", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])},
-    )
-
-
 # --- help and usage --------------------------------------------------------------------------------------------------
 
 
@@ -398,97 +321,3 @@ def test_cleanup_removes_our_tables_only_and_may_be_run_again(namespace: Namespa
             "table inet mine",
             "table ip mine",
         ]
-
-
-# --- run -------------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def running(namespace: Namespace, folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    """``nodeproxy run`` in a namespace, ended in any case."""
-    process = namespace.start(
-        sys.executable,
-        "-m",
-        "nodeproxy",
-        *words("run", folder, "--logging-format=json", *flags),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait(5)
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
-
-
-def read_until(process: subprocess.Popen[str], **wanted: object) -> list[dict[str, object]]:
-    """Log lines up to the first with these values; fails when the log ends first."""
-    found = []
-    assert process.stderr is not None
-    for line in process.stderr:
-        found.append(json.loads(line))
-        if wanted.items() <= found[-1].items():
-            return found
-    raise AssertionError(f"no line with {wanted} in {found}")
-
-
-@pytest.fixture(autouse=True)
-def _path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(cli.__file__).parents[2]))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.timeout(30)
-def test_signal_ends_run_with_0_and_leaves_the_rules(
-    namespace: Namespace, folder: Path, number: signal.Signals
-) -> None:
-    with running(namespace, folder) as process:
-        read_until(process, event="synced", family="IPv4")
-        read_until(process, event="synced", family="IPv6")
-        asked = time.monotonic()
-        process.send_signal(number)
-        events = read_until(process, event="stopped")
-        assert process.wait(5) == 0
-        assert time.monotonic() - asked < 3
-        assert process.stdout is not None
-        assert process.stdout.read() == ""
-    assert [event["signal"] for event in events if event["event"] == "stopping"] == [number.name]
-    for table, address in (("ip", "10.96.0.10"), ("ip6", "fd00:96::10")):
-        assert f"{address} . tcp . 80" in namespace.run("nft", "list", "map", table, "kube-proxy", "service-ips")
-
-
-@pytest.mark.timeout(30)
-def test_run_follows_changes_and_is_silent_otherwise(namespace: Namespace, folder: Path) -> None:
-    with running(namespace, folder, "--min-sync-period=0s") as process:
-        read_until(process, event="synced", family="IPv6")
-        late = {
-            **MANIFESTS[2],
-            "metadata": {"name": "late", "namespace": "shop"},
-            "spec": {"clusterIP": "10.96.0.12", "ports": [{"port": 80}]},
-        }
-        (folder / ".late").write_text(yaml.safe_dump(late))
-        (folder / ".late").rename(folder / "late.yaml")
-        events = read_until(process, event="synced", family="IPv4", changed=1)
-        process.send_signal(signal.SIGTERM)
-        events += read_until(process, event="stopped")
-        assert process.wait(5) == 0
-    assert [event["event"] for event in events] == ["synced", "stopping", "stopped"]
-    assert "10.96.0.12" in namespace.run("nft", "list", "set", "ip", "kube-proxy", "cluster-ips")
-
-
-@pytest.mark.timeout(30)
-def test_run_writes_nothing_a_second_time(namespace: Namespace, folder: Path) -> None:
-    with running(namespace, folder) as process:
-        read_until(process, event="synced", family="IPv6")
-        process.kill()
-    before = namespace.run("nft", "-a", "list", "ruleset")
-    with running(namespace, folder) as process:
-        read_until(process, event="started")
-        time.sleep(0.5)
-        process.send_signal(signal.SIGTERM)
-        read_until(process, event="stopped")
-    assert namespace.run("nft", "-a", "list", "ruleset") == before

@@ -20,6 +20,7 @@ from nodeproxy.sync.proxier import Proxier
 from nodeproxy.sync.store import Changes, Store
 
 NODE = "node-a"
+V4, V6 = Family.IPV4, Family.IPV6
 PODS = {Family.IPV4: "10.244.0.", Family.IPV6: "fd00:244::"}
 SERVICES = {Family.IPV4: "10.96.0.", Family.IPV6: "fd00:96::"}
 TABLE_FAMILY = {Family.IPV4: "ip", Family.IPV6: "ip6"}
@@ -112,6 +113,44 @@ def node(
 
 def service_cidr(*cidrs: str, name: str = "kubernetes") -> Change:
     return change("ServiceCIDR", name, spec={"cidrs": list(cidrs)})
+
+
+def shop(family: Family = V4) -> list[Change]:
+    """Services of every form, and their endpoints."""
+    external = {V4: "198.51.100.7", V6: "2001:db8:1::7"}[family]
+    vip = {V4: "198.51.100.8", V6: "2001:db8:1::8"}[family]
+    ranges = {V4: ["203.0.113.0/24", "203.0.113.64/26"], V6: ["2001:db8:2::/48"]}[family]
+    local = {"externalTrafficPolicy": "Local", "internalTrafficPolicy": "Local"}
+    shapes = [
+        (service("none", 1, family=family, ports=[{"port": 80, "nodePort": 30001}], type="NodePort"), []),
+        (service("one", 2, family=family), [1]),
+        (service("many", 3, family=family, externalIPs=[external]), [1, 2, 3]),
+        (sticky("sticky", 4, family=family), [2, 3]),
+        (sticky("sticky-one", 5, family=family), [4]),
+        (
+            service(
+                "balanced",
+                6,
+                family=family,
+                type="LoadBalancer",
+                ports=[{"port": 80, "nodePort": 30006}],
+                vips=[vip],
+                loadBalancerSourceRanges=ranges,
+                **local,
+            ),
+            [1, 5],
+        ),
+    ]
+    found = [node(), service_cidr("10.96.0.0/16", "fd00:96::/112")]
+    for shape, hosts in shapes:
+        found += [shape, endpoints(shape.key.name, hosts, family=family)]
+    remote = service("remote", 7, family=family, type="NodePort", ports=[{"port": 80, "nodePort": 30007}], **local)
+    return [*found, remote, endpoints("remote", [6, 7], family=family, node="node-b")]
+
+
+def statements(texts: list[str]) -> list[str]:
+    """All statements of transactions, without those that declare the table."""
+    return [line for text in texts for line in text.splitlines() if line and not line.startswith("add table")]
 
 
 class FakeClock:
