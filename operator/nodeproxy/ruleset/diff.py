@@ -162,7 +162,9 @@ class TableState:
         yield from self._change_services(wanted, pending, PIECE_WEIGHT)
         self._found = None
         self._remove_strays(wanted, base, now, strays)
-        yield from cut([], [strays], PIECE_WEIGHT)
+        # May be cut anywhere: first what leads to stray chains, then what they do, then what that referred to.
+        strays.sort(key=lambda stray: (not isinstance(stray, RemoveElement), stray.stage))
+        yield from cut([], [[stray] for stray in strays], PIECE_WEIGHT)
 
     def tidy(self, now: float) -> Iterator[Piece]:
         """Operations that delete what went out of use and is due."""

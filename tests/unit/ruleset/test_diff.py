@@ -22,7 +22,7 @@ from nodeproxy.ruleset.operations import (
 )
 from nodeproxy.ruleset.rules import CLUSTER_IPS, HAIRPIN, SERVICE_IPS, Element, Target
 from unit.ruleset.build import name
-from unit.ruleset.cluster import BIG, Cluster, Shape, Table
+from unit.ruleset.cluster import BIG, Cluster, Shape, Table, leaves
 from unit.ruleset.pretend_kernel import PretendKernel
 
 COUNTS = st.one_of(
@@ -129,8 +129,10 @@ def test_services_grow_beyond_a_shared_map_and_shrink_again(steps: list[tuple[in
 
 
 @settings(max_examples=100, deadline=None)
-@given(STEPS, STEPS, st.booleans())
-def test_table_that_another_run_left_is_corrected(left: list[Step], meanwhile: list[Step], finely: bool) -> None:
+@given(STEPS, STEPS, STEPS, st.booleans())
+def test_table_that_another_run_left_is_corrected(
+    left: list[Step], meanwhile: list[Step], afterwards: list[Step], finely: bool
+) -> None:
     """The cluster changed while nobody looked after the table: none of its leftovers survives."""
     earlier = started()
     for step in left:
@@ -141,6 +143,8 @@ def test_table_that_another_run_left_is_corrected(left: list[Step], meanwhile: l
     table = Table(cluster, kernel)
     table.now = 5.0
     table.correct(finely=finely)
+    for step in afterwards:
+        take(table, step)
     settle(table)
 
 
@@ -421,6 +425,21 @@ def test_strays_are_removed() -> None:
     assert corrected.kernel.fates() == table.kernel.fates()
 
 
+def test_many_strays_are_removed_in_pieces() -> None:
+    """A program that was away while thousands of services left must not need one huge transaction."""
+    table = started(*(Shape(number, (1, 2), affinity=60) for number in range(60)))
+    table.cluster.set(range(1, 60))
+    again = Table(table.cluster, table.kernel.copy())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diff, "PIECE_WEIGHT", 50)
+        pieces = list(again.state.correct(again.cluster.plans, again.now, again.cluster.base))
+    assert max(weight(piece.operations()) for piece in pieces) <= 50
+    parts = [part for piece in pieces for part in leaves(piece)]
+    assert max(len(part.operations()) for part in parts) == 1
+    again.apply(parts)
+    settle(again)
+
+
 def test_good_slots_are_adopted_where_they_are() -> None:
     """After a restart nothing is written, and new endpoints go elsewhere."""
     table = started(Shape(1, (1, 2)), Shape(2, (1, 2, 3)))
@@ -430,6 +449,16 @@ def test_good_slots_are_adopted_where_they_are() -> None:
     found = operations(again, Shape(1, (4, 5)))
     [filled] = [operation for operation in found if isinstance(operation, FillSlots)]
     assert filled.offset == 5
+    settle(again)
+
+
+def test_adopted_slots_are_not_remembered_when_their_service_leaves_and_returns() -> None:
+    table = started(Shape(1, (1, 2)))
+    again = Table(table.cluster, table.kernel.copy())
+    again.correct()
+    again.change(again.cluster.set([1]))
+    again.tidy()
+    again.change(again.cluster.set([Shape(2, (7, 8)), Shape(1, (1, 2))]))
     settle(again)
 
 
