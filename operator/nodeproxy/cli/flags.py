@@ -143,7 +143,14 @@ def add_logging(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--logging-format", choices=("text", "json"), default="text", help="how log lines look, on standard error"
     )
-    group.add_argument("-v", "--verbose", action="store_true", help="log more")
+    group.add_argument(
+        "-v",
+        "--v",
+        metavar="LEVEL",
+        type=int,
+        default=0,
+        help="how much to log; from 2 on also syncs that had nothing to do",
+    )
 
 
 def raw_config(arguments: argparse.Namespace) -> RawConfig:

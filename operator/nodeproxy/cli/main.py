@@ -1,8 +1,11 @@
 """``nodeproxy``: finds the command, and turns errors into a line on standard error and an exit code."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+
+import structlog
 
 from nodeproxy.cli import cleanup, render, run, version
 from nodeproxy.cli.flags import HelpFormatter
@@ -18,6 +21,17 @@ USAGE = 2
 UNSUPPORTED = 3
 NO_PERMISSION = 4
 NO_INPUT = 5
+
+# The first kind that fits decides.
+_CODES: dict[type[Exception], int] = {
+    ConfigError: USAGE,
+    UnsupportedError: UNSUPPORTED,
+    UnsupportedFamilyError: UNSUPPORTED,
+    PermissionDeniedError: NO_PERMISSION,
+    SourceError: NO_INPUT,
+    TemplateError: NO_INPUT,
+    KernelError: FAILED,
+}
 
 _EPILOG = """\
 exit codes:
@@ -52,22 +66,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parsed = build_parser().parse_args(arguments)
     try:
-        return int(parsed.command(parsed))
-    except ConfigError as error:
-        return _failed(error, USAGE)
-    except (UnsupportedError, UnsupportedFamilyError) as error:
-        return _failed(error, UNSUPPORTED)
-    except PermissionDeniedError as error:
-        return _failed(error, NO_PERMISSION)
-    except (SourceError, TemplateError) as error:
-        return _failed(error, NO_INPUT)
-    except KernelError as error:
-        return _failed(error, FAILED)
-
-
-def _failed(error: Exception, code: int) -> int:
-    for line in str(error).splitlines():
-        print(f"nodeproxy: {line}", file=sys.stderr)
+        code = int(parsed.command(parsed))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has seen enough (`nodeproxy render | head`); nothing more can be flushed at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except tuple(_CODES) as error:
+        if getattr(parsed, "logging_format", "text") == "json":
+            structlog.get_logger("nodeproxy").error("failed", error=str(error), kind=type(error).__name__)
+        else:
+            for line in str(error).splitlines():
+                print(f"nodeproxy: {line}", file=sys.stderr)
+        return next(code for kind, code in _CODES.items() if isinstance(error, kind))
     return code
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
 
 from nodeproxy.cli.flags import HelpFormatter, add_manifests, add_traffic, raw_config
 from nodeproxy.config.settings import Config, ConfigError, validate
@@ -10,7 +11,9 @@ from nodeproxy.kube.manifests import load
 from nodeproxy.kube.objects import Node
 from nodeproxy.kube.source import Change
 from nodeproxy.model.node import node_view
+from nodeproxy.model.service import ServicePortName, why_not_served
 from nodeproxy.ruleset.listing import list_table
+from nodeproxy.sync.advice import Situation, advice
 from nodeproxy.sync.planner import Planner, Surroundings
 from nodeproxy.sync.store import ServiceKey, Store
 
@@ -22,9 +25,9 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser = commands.add_parser(
         "render",
         help="print the rules for a folder of manifests",
-        description="Print the rules that `nodeproxy run` would load on a node, as nft prints and takes them\n"
-        "(`nft -c -f FILE` checks them). The kernel is neither asked nor changed. NodePort addresses are chosen from\n"
-        "those that the Node states.",
+        description="Print the rules that `nodeproxy run` would load on a node, as nft takes them (`nft -c -f FILE`\n"
+        "checks them). The kernel is neither asked nor changed. NodePort addresses are chosen from those that the\n"
+        "Node states. What is not as one would think is said on standard error; exit code 1 if some input was left out.",
         formatter_class=HelpFormatter,
     )
     add_manifests(parser)
@@ -45,7 +48,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the rules.
 
     Returns:
-        0, or 1 if the Service that was asked for is not served.
+        0, or 1 if the Service that was asked for is not served, or some input was left out.
 
     Raises:
         ConfigError: a flag makes no sense.
@@ -58,37 +61,55 @@ def command(arguments: argparse.Namespace) -> int:
     loaded = load(arguments.manifests)
     store.apply([Change(key, item) for key, item in loaded.objects.items()])
     for problem in loaded.problems:
-        subject = f" {problem.subject}" if problem.subject else ""
-        field = f" {problem.field}:" if problem.field else ""
-        print(f"nodeproxy: {problem.origin}:{subject}{field} {problem.reason}", file=sys.stderr)
-    families = list(Family) if arguments.family == "all" else [_FAMILIES[arguments.family]]
-    shown = False
-    for family in families:
-        text = _render(store, family, config, arguments, wanted)
-        shown = shown or bool(text)
-        sys.stdout.write(text)
-    if not shown:
-        print(f"nodeproxy: no rules for Service {wanted} on this node", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _render(
-    store: Store, family: Family, config: Config, arguments: argparse.Namespace, wanted: ServiceKey | None
-) -> str:
+        subject = f" {problem.subject}:" if problem.subject else ""
+        field = f" {problem.field}" if problem.field else ""
+        _say(f"{problem.origin}:{subject}{field} {problem.reason}" + (" (left out)" if problem.fatal else ""))
     found = store.node(config.node_name)
     node = node_view(found, config.node_name, config.settings.bind_address)
-    planner = Planner(family, config.settings, store.view, arguments.templates)
-    planner.move(Surroundings(node, store.service_cidrs(family), _stated(found, config)))
-    planner.update(store.everything())
-    plans = [
-        rules
-        for name, rules in sorted(planner.plans.items())
-        if wanted is None or (name.namespace, name.service) == wanted
-    ]
-    if wanted is not None and not plans:
-        return ""
-    return list_table(planner.renderer, planner.base, plans, whole=wanted is None)
+    stated = _stated(found, config)
+    families = list(Family) if arguments.family == "all" else [_FAMILIES[arguments.family]]
+    planners = [Planner(family, config.settings, store.view, arguments.templates) for family in families]
+    served = False
+    for planner in planners:
+        planner.move(Surroundings(node, store.service_cidrs(planner.family), stated))
+        planner.update(store.everything())
+        plans = [rules for name, rules in sorted(planner.plans.items()) if wanted in {None, _key(name)}]
+        if wanted is None or plans:
+            served = True
+            sys.stdout.write(list_table(planner.renderer, planner.base, plans, whole=wanted is None))
+    for sentence in _remarks(planners, wanted):
+        _say(sentence)
+    if wanted is None:
+        for sentence in advice(
+            Situation(config.settings, node, found is not None, families, stated, store.service_count())
+        ):
+            _say(sentence)
+    elif not served:
+        service = store.view(wanted).service
+        reason = why_not_served(service) if service is not None else "there is no such Service"
+        _say(f"no rules for Service {wanted}: {reason or 'it has no port, or no ClusterIP of this family'}")
+        return 1
+    return 1 if any(problem.fatal for problem in loaded.problems) else 0
+
+
+def _remarks(planners: list[Planner], wanted: ServiceKey | None) -> Iterator[str]:
+    """What is not as one would think, for one Service or all."""
+    for planner in planners:
+        for clash in planner.clashes():
+            for loser in clash.losers:
+                if wanted in {None, _key(loser)}:
+                    yield f"{loser} does not get {clash.frontend}: {clash.winner} has it"
+        for name, others in sorted(planner.unmatched.items()):
+            if wanted in {None, _key(name)}:
+                yield f"{name} has no {planner.family.label} endpoints: its slices have some for {', '.join(others)}"
+
+
+def _key(name: ServicePortName) -> ServiceKey:
+    return ServiceKey(name.namespace, name.service)
+
+
+def _say(sentence: str) -> None:
+    print(f"nodeproxy: {sentence}", file=sys.stderr)
 
 
 def _stated(node: Node | None, config: Config) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from nodeproxy.report.journal import Journal
 from nodeproxy.report.logs import configure_logs
 from nodeproxy.sync.agent import Agent, AgentOptions
 
-_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _PATIENCE = 1.0  # seconds
 
 
@@ -34,7 +34,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run the agent until SIGTERM or SIGINT.
+    """Run the agent until SIGTERM, SIGINT or SIGHUP.
 
     Raises:
         ConfigError: a flag makes no sense.
@@ -42,7 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
         KernelError: the kernel cannot be worked with at all.
         TemplateError: a template is broken.
     """
-    configure_logs(arguments.logging_format, verbose=arguments.verbose)
+    configure_logs(arguments.logging_format, verbose=arguments.v >= 2)
     config = validate(raw_config(arguments))
     journal = Journal()
     options = AgentOptions(config.node_name, config.settings, config.intervals, arguments.templates)

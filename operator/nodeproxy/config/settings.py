@@ -90,7 +90,7 @@ def validate(raw: RawConfig) -> Config:
         endpoint_chains=_endpoint_chains(raw, problems),
     )
     if not 0 <= raw.masquerade_bit <= 31:
-        problems.append(f"masquerade bit {raw.masquerade_bit}: must be within 0 and 31")
+        problems.append(f"--masquerade-bit {raw.masquerade_bit}: must be within 0 and 31")
     intervals = _intervals(raw, problems)
     if problems:
         raise ConfigError(problems)
@@ -102,7 +102,7 @@ def _node_name(raw: RawConfig, problems: list[str]) -> str:
         return socket.gethostname().strip().lower()
     name = raw.hostname_override.strip().lower()
     if not name:
-        problems.append("hostname override: must not be blank")
+        problems.append("--hostname-override: must not be blank")
     return name
 
 
@@ -112,15 +112,15 @@ def _detect_local_mode(raw: RawConfig, problems: list[str]) -> DetectLocalMode:
             break
     else:
         problems.append(
-            f"detect local mode {raw.detect_local_mode!r}: must be one of {', '.join(get_args(DetectLocalMode))}"
+            f"--detect-local-mode {raw.detect_local_mode!r}: must be one of {', '.join(get_args(DetectLocalMode))}"
         )
         return "ClusterCIDR"
     for needed_by, name, value in (
-        ("BridgeInterface", "pod bridge interface", raw.bridge_interface),
-        ("InterfaceNamePrefix", "pod interface name prefix", raw.interface_name_prefix),
+        ("BridgeInterface", "--pod-bridge-interface", raw.bridge_interface),
+        ("InterfaceNamePrefix", "--pod-interface-name-prefix", raw.interface_name_prefix),
     ):
         if not value and mode == needed_by:
-            problems.append(f"{name}: must be given for detect local mode {mode}")
+            problems.append(f"{name}: must be given for --detect-local-mode {mode}")
         elif value and not _INTERFACE.fullmatch(value):
             problems.append(f"{name} {value!r}: is not the name of an interface")
     found: DetectLocalMode = mode
@@ -132,7 +132,7 @@ def _endpoint_chains(raw: RawConfig, problems: list[str]) -> EndpointChains:
         if choice == raw.endpoint_chains:
             found: EndpointChains = choice
             return found
-    problems.append(f"endpoint chains {raw.endpoint_chains!r}: must be one of {', '.join(get_args(EndpointChains))}")
+    problems.append(f"--endpoint-chains {raw.endpoint_chains!r}: must be one of {', '.join(get_args(EndpointChains))}")
     return "WhenAffinity"
 
 
@@ -144,10 +144,10 @@ def _cluster_cidrs(raw: RawConfig, problems: list[str]) -> tuple[str, ...]:
         try:
             cidrs.append(canonical_cidr(text))
         except ValueError as error:
-            problems.append(f"cluster CIDR: {error}")
+            problems.append(f"--cluster-cidr: {error}")
             return ()
     if len({family_of(cidr) for cidr in cidrs}) != len(cidrs):
-        problems.append(f"cluster CIDR {raw.cluster_cidr!r}: must be one CIDR, or one of each family")
+        problems.append(f"--cluster-cidr {raw.cluster_cidr!r}: must be one CIDR, or one of each family")
     return tuple(cidrs)
 
 
@@ -160,7 +160,7 @@ def _node_port_addresses(raw: RawConfig, problems: list[str]) -> tuple[str, ...]
         try:
             found.append(canonical_cidr(text))
         except ValueError as error:
-            problems.append(f"node port addresses: {error}, nor one of {', '.join(NODE_PORT_KEYWORDS)}")
+            problems.append(f"--nodeport-addresses: {error}, nor one of {', '.join(NODE_PORT_KEYWORDS)}")
     return tuple(dict.fromkeys(found))
 
 
@@ -168,25 +168,25 @@ def _bind_address(raw: RawConfig, problems: list[str]) -> str:
     try:
         address = canonical_address(raw.bind_address)
     except ValueError as error:
-        problems.append(f"bind address: {error}")
+        problems.append(f"--bind-address: {error}")
         return ""
     return "" if address in {"0.0.0.0", "::"} else address  # noqa: S104
 
 
 def _intervals(raw: RawConfig, problems: list[str]) -> Intervals:
     found = {}
-    for name, text in (("sync period", raw.sync_period), ("min sync period", raw.min_sync_period)):
+    for name, text in (("--sync-period", raw.sync_period), ("--min-sync-period", raw.min_sync_period)):
         try:
             found[name] = parse_duration(text)
         except ValueError as error:
             problems.append(f"{name}: {error}")
     if len(found) < 2:
         return Intervals()
-    retry, minimum = found["sync period"], found["min sync period"]
+    retry, minimum = found["--sync-period"], found["--min-sync-period"]
     if retry <= 0:
-        problems.append(f"sync period {raw.sync_period}: must be positive")
+        problems.append(f"--sync-period {raw.sync_period}: must be positive")
     if minimum < 0:
-        problems.append(f"min sync period {raw.min_sync_period}: must not be negative")
-    if minimum > retry:
-        problems.append(f"min sync period {raw.min_sync_period}: must not exceed the sync period, {raw.sync_period}")
+        problems.append(f"--min-sync-period {raw.min_sync_period}: must not be negative")
+    if minimum > retry > 0:
+        problems.append(f"--min-sync-period {raw.min_sync_period}: must not exceed --sync-period, {raw.sync_period}")
     return Intervals(minimum=minimum, retry=retry)

@@ -7,6 +7,7 @@ spoil those after it. libnftables releases the interpreter's lock while it works
 import os
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import tenacity
@@ -32,6 +33,7 @@ _KINDS: tuple[tuple[str, type[TransactionError]], ...] = (
     ("Resource temporarily unavailable", BusyError),
 )
 _ATTEMPTS = 4
+_CAP_NET_ADMIN = 12  # linux/capability.h
 
 
 class Nft:
@@ -94,6 +96,9 @@ class Nft:
             msg = "a libnftables context was used from a second thread"
             raise AssertionError(msg)
         if self._context is None:
+            if not _has_net_admin():
+                msg = "CAP_NET_ADMIN is needed to work with nftables"
+                raise PermissionDeniedError(msg)
             self._context = _new_context()
         return self._context
 
@@ -133,6 +138,12 @@ class Nft:
             raise kind(reason)
         statement, owner = _statement_at(text, int(found[1]))
         raise kind(found[2].strip(), owner=owner, statement=statement)
+
+
+def _has_net_admin(status: Path = Path("/proc/self/status")) -> bool:
+    """Whether this process may work with nftables; libnftables itself would complain on standard error."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status.read_text(), re.MULTILINE)
+    return found is None or bool(int(found[1], 16) >> _CAP_NET_ADMIN & 1)
 
 
 def _new_context() -> Any:

@@ -3,7 +3,7 @@
 import msgspec
 
 from nodeproxy.kube import names
-from nodeproxy.kube.addresses import canonical_address, canonical_cidr, family_of
+from nodeproxy.kube.addresses import Family, canonical_address, canonical_cidr, family_of
 from nodeproxy.kube.notes import Notes, Rejected, show
 from nodeproxy.kube.objects import LoadBalancerIngress, Service, ServicePortSpec, ServiceSpec, ServiceStatus
 
@@ -108,6 +108,8 @@ def _ports(spec: ServiceSpec, notes: Notes) -> dict[str, object]:
     ports: list[ServicePortSpec] = []
     changed = False
     for index, port in enumerate(given):
+        if spec.type == "NodePort" and not port.node_port:
+            notes.add(f"spec.ports[{index}].nodePort", "is missing: the port has no node port")
         cleaned = _clean_port(port, f"spec.ports[{index}]", notes)
         changed |= cleaned is not port
         if cleaned is None:
@@ -173,9 +175,21 @@ def _source_ranges(service: Service, notes: Notes) -> dict[str, object]:
         for text, field in fields
         if text and (canonical := notes.read(canonical_cidr, text, field)) is not None
     )
+    whole = fields[0][1].removesuffix("[0]")
     if not read:
-        notes.add(fields[0][1].removesuffix("[0]"), "no range could be read: closed to all")
+        notes.add(whole, "no range could be read: closed to all")
+    else:
+        for family in sorted(_vip_families(service) - {family_of(cidr) for cidr in read}):
+            notes.add(
+                whole, f"no range is of {family.label}: the {family.label} load-balancer address is closed to all"
+            )
     return {"load_balancer_source_ranges": read} if read != given else {}
+
+
+def _vip_families(service: Service) -> set[Family]:
+    """Families of the load-balancer addresses."""
+    balancer = service.status.load_balancer if service.status else None
+    return {family_of(entry.ip) for entry in (balancer.ingress if balancer else None) or () if entry.ip}
 
 
 def _clean_status(status: ServiceStatus, notes: Notes) -> ServiceStatus:

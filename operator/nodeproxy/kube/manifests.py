@@ -87,6 +87,9 @@ class ManifestFolder:
         self._completed = False
         self._reported: list[Problem] | None = None
 
+    def __str__(self) -> str:
+        return str(self._path)
+
     def start(self, sink: Sink) -> None:
         """Begin to deliver to ``sink``, from a thread of its own.
 

@@ -65,7 +65,7 @@ class Sink(Protocol):
 
 
 class Source(Protocol):
-    """Somewhere objects come from."""
+    """Somewhere objects come from; as text, it says where."""
 
     def start(self, sink: Sink) -> None:
         """Begin to deliver to ``sink``, from a thread of the source's own.

@@ -1,7 +1,7 @@
 """The log: one structured line per event, and none while nothing happens."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -9,6 +9,9 @@ import structlog
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.source import Problem
 from nodeproxy.model.frontends import Clash
+from nodeproxy.model.service import ServicePortName
+
+_NAMES = 5  # names of service ports in a log line, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class SyncResult:
         family: the table's family.
         full: whether the table was read back and compared as a whole.
         services: service ports in the table now.
-        changed: service ports whose rules changed.
+        changed: service ports whose rules changed since the last sync; a full sync looks at all of them.
         transactions: how many were applied; 0: the kernel held all of it already.
         seconds: how long it took.
         took_over: why the table was made anew in one transaction; empty if it was not.
@@ -28,7 +31,7 @@ class SyncResult:
     family: Family
     full: bool
     services: int
-    changed: int
+    changed: Sequence[ServicePortName]
     transactions: int
     seconds: float
     took_over: str = ""
@@ -42,8 +45,10 @@ class Journal:
         self._lock = threading.Lock()
         self._problems: frozenset[Problem] = frozenset()
         self._clashes: dict[Family, frozenset[Clash]] = {}
+        self._unmatched: dict[Family, frozenset[tuple[str, str]]] = {}
         self._warnings: frozenset[str] = frozenset()
         self._failing: dict[Family, str] = {}
+        self._seen: set[Family] = set()
 
     def event(self, event: str, **values: object) -> None:
         """Something happened that is as it should be."""
@@ -54,21 +59,23 @@ class Journal:
         self._log.warning(event, **values)
 
     def synced(self, result: SyncResult) -> None:
-        """A table is as it should be; quiet if it was already."""
-        recovered = self._failing.pop(result.family, None) is not None
-        if result.transactions or recovered or result.took_over:
-            self._log.info(
-                "synced",
-                family=result.family.label,
-                full=result.full,
-                services=result.services,
-                changed=result.changed,
-                transactions=result.transactions,
-                milliseconds=round(result.seconds * 1000, 1),
-                **({"took_over": result.took_over} if result.took_over else {}),
-            )
-        else:
-            self._log.debug("in step", family=result.family.label, full=result.full, services=result.services)
+        """A table is as it should be; quiet if it was already, but for the first time."""
+        news = bool(result.transactions or result.took_over or self._failing.pop(result.family, None))
+        news = news or result.family not in self._seen
+        self._seen.add(result.family)
+        values: dict[str, object] = {
+            "family": result.family.label,
+            "full": result.full,
+            "services": result.services,
+            "transactions": result.transactions,
+            "milliseconds": round(result.seconds * 1000, 1),
+        }
+        if not result.full:
+            values["changed"] = len(result.changed)
+            values["names"] = [str(name) for name in result.changed[:_NAMES]]
+        if result.took_over:
+            values["took_over"] = result.took_over
+        (self._log.info if news else self._log.debug)("synced" if result.transactions else "in step", **values)
 
     def failed(self, family: Family, error: Exception, retry_seconds: float) -> None:
         """A table could not be brought to what it should be."""
@@ -93,15 +100,10 @@ class Journal:
             before, self._problems = self._problems, frozenset(problems)
             for problem in problems:
                 if problem not in before:
-                    self._log.warning(
-                        "input left out" if problem.fatal else "input taken in part",
-                        origin=problem.origin,
-                        object=problem.subject,
-                        field=problem.field,
-                        reason=problem.reason,
-                    )
+                    effect = {"effect": "left out; what was there before stays in force"} if problem.fatal else {}
+                    self._log.warning("input problem", **_where(problem), reason=problem.reason, **effect)
             for problem in sorted(before - self._problems):
-                self._log.info("input problem gone", origin=problem.origin, object=problem.subject, field=problem.field)
+                self._log.info("input problem gone", **_where(problem), reason=problem.reason)
 
     def clashes(self, family: Family, clashes: Iterable[Clash]) -> None:
         """The list of frontends that several service ports claim; logs what is new in it."""
@@ -115,9 +117,29 @@ class Journal:
                 winner=str(clash.winner),
                 losers=[str(loser) for loser in clash.losers],
             )
+        for gone in {clash.frontend for clash in before} - {clash.frontend for clash in now}:
+            self._log.info("frontend no longer claimed twice", family=family.label, frontend=str(gone))
 
-    def warnings(self, sentences: Iterable[str]) -> None:
-        """Sentences about the configuration; logs the new ones."""
+    def unmatched(self, family: Family, unmatched: Mapping[ServicePortName, Sequence[str]]) -> None:
+        """Service ports without endpoints though their slices have some, for other ports; logs the new ones."""
+        before = self._unmatched.get(family, frozenset())
+        now = frozenset((str(name), ", ".join(others)) for name, others in unmatched.items())
+        self._unmatched[family] = now
+        for name, others in sorted(now - before):
+            self._log.warning(
+                "service port has no endpoints", family=family.label, service=name, endpoints_are_for=others
+            )
+
+    def advice(self, sentences: Iterable[str]) -> None:
+        """Sentences about what may not be meant so; logs those that are new, and those that no longer hold."""
         before, self._warnings = self._warnings, frozenset(sentences)
         for sentence in sorted(self._warnings - before):
-            self._log.warning("configuration may be incomplete", reason=sentence)
+            self._log.warning("check this", reason=sentence)
+        for sentence in sorted(before - self._warnings):
+            self._log.info("no longer so", reason=sentence)
+
+
+def _where(problem: Problem) -> dict[str, str]:
+    """Where a problem is; what is not known is left out."""
+    where = {"origin": problem.origin, "object": problem.subject, "field": problem.field}
+    return {name: value for name, value in where.items() if value}

@@ -3,16 +3,18 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nodeproxy import __version__
 from nodeproxy.kernel.addresses import AddressesError, AddressWatch, list_addresses
 from nodeproxy.kernel.errors import KernelError
 from nodeproxy.kernel.nft import Nft
 from nodeproxy.kernel.support import check_support, ipv6_usable
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.source import Source
-from nodeproxy.model.node import NodeView, node_port_warnings, node_view, served_families
+from nodeproxy.model.node import NodeView, node_view, served_families
 from nodeproxy.model.settings import ProxySettings
 from nodeproxy.report.journal import Journal
 from nodeproxy.ruleset.render import TEMPLATES, RenderContext, Renderer, TemplateError
+from nodeproxy.sync.advice import Situation, advice
 from nodeproxy.sync.planner import Planner, Surroundings
 from nodeproxy.sync.proxier import Proxier
 from nodeproxy.sync.runner import Clock, Intervals, Runner, SystemClock
@@ -54,6 +56,7 @@ class Agent:
         self._nft = Nft()
         self._present: tuple[str, ...] = ()
         self._addresses_changed = True
+        self._node: NodeView | None = None
         self._proxiers: list[Proxier] | None = None
         self._runner = Runner(self._sync, options.intervals, self._clock, self._tidy, self._tidy_due)
         self._store = Store(self._runner.request, journal.problems)
@@ -69,11 +72,17 @@ class Agent:
         """
         version = check_support(self._nft)
         Renderer(RenderContext(Family.IPV4), self._options.templates).base()  # a broken template should show now
-        self._journal.event("started", node=self._options.node_name, libnftables=version)
         watch = AddressWatch(self._note_addresses)
         watch.start()
         try:
             self._source.start(self._store)
+            self._journal.event(
+                "started",
+                version=__version__,
+                node=self._options.node_name,
+                source=str(self._source),
+                libnftables=version,
+            )
             self._runner.loop()
         finally:
             self._source.stop()
@@ -118,19 +127,35 @@ class Agent:
         Raises:
             AddressesError: the interfaces' addresses could not be listed.
         """
-        moved = changes.surroundings or self._addresses_changed
+        moved = changes.surroundings or self._addresses_changed or self._node is None
         if self._addresses_changed:
             self._addresses_changed = False
             self._present = list_addresses()
-        node = self._node() if moved else None
+        options = self._options
+        found = self._store.node(options.node_name)
+        if moved or self._node is None:
+            self._node = node_view(found, options.node_name, options.settings.bind_address)
+        node = self._node
         first = self._proxiers is None
         if self._proxiers is None:
-            families = served_families(node.primary if node else Family.IPV4, ipv6_usable())
+            families = served_families(node.primary, ipv6_usable())
             self._proxiers = [self._proxier(family) for family in families]
+        self._journal.advice(
+            advice(
+                Situation(
+                    settings=options.settings,
+                    node=node,
+                    node_known=found is not None,
+                    families=[proxier.family for proxier in self._proxiers],
+                    present=self._present,
+                    services=self._store.service_count(),
+                )
+            )
+        )
         for proxier in self._proxiers:
             if not first:
                 proxier.update(changes.services)
-            if node is not None:
+            if moved:
                 cidrs = self._store.service_cidrs(proxier.family)
                 proxier.move(Surroundings(node, cidrs, self._present), self._store.everything)
         return self._proxiers
@@ -140,19 +165,6 @@ class Agent:
         for proxier in proxiers:
             proxier.update(changes.services)
 
-    def _node(self) -> NodeView:
-        options = self._options
-        found = self._store.node(options.node_name)
-        node = node_view(found, options.node_name, options.settings.bind_address)
-        warnings = list(node_port_warnings(options.settings, node))
-        if found is None:
-            warnings.append(
-                f"there is no Node {options.node_name}: its addresses, zone and pod CIDRs are unknown, and no endpoint"
-                " counts as local unless it names this node"
-            )
-        self._journal.warnings(warnings)
-        return node
-
     def _proxier(self, family: Family) -> Proxier:
         options = self._options
         planner = Planner(family, options.settings, self._store.view, options.templates)
@@ -160,7 +172,8 @@ class Agent:
 
     def _tidy(self) -> None:
         for proxier in self._proxiers or ():
-            proxier.tidy()
+            if not proxier.tidy():
+                self._runner.request()
 
     def _tidy_due(self) -> float | None:
         due = [moment for proxier in self._proxiers or () if (moment := proxier.tidy_due()) is not None]

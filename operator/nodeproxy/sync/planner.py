@@ -42,6 +42,12 @@ class Planner:
         lookup: finds a Service and its endpoint slices.
         templates: folder of the templates.
 
+    Attributes:
+        family: the table's family.
+        plans: the rules of each service port.
+        unmatched: service ports without endpoints though the slices of their Service have some, and the ports
+            (name and protocol) that those are for.
+
     Raises:
         TemplateError: a template is broken (also from the methods).
     """
@@ -55,6 +61,7 @@ class Planner:
     ) -> None:
         self.family = family
         self.plans: dict[ServicePortName, ServiceRules] = {}
+        self.unmatched: dict[ServicePortName, tuple[str, ...]] = {}
         self._settings = settings
         self._lookup = lookup
         self._templates = templates
@@ -133,9 +140,18 @@ class Planner:
         key = ServiceKey(name.namespace, name.service)
         port = next((port for port in self._ports.get(key, ()) if port.name == name), None)
         if port is None:
+            self._note_unmatched(name, ())
             return None
         if key not in endpoints:  # it changed because another Service gave up, or took, one of its frontends
             endpoints[key] = merge_slices(self._lookup(key).slices, self.family)
         found = endpoints[key].get((name.port_name, name.protocol), ())
+        self._note_unmatched(name, () if found else tuple(f"{other} {protocol}" for other, protocol in endpoints[key]))
         sets = categorize(found, port, self._surroundings.node)
         return plan(port, sets, self._context, self._frontends.lost(name))
+
+    def _note_unmatched(self, name: ServicePortName, others: tuple[str, ...]) -> None:
+        """Remember a service port that has no endpoints because the slices have them under other names."""
+        if others:
+            self.unmatched[name] = others
+        else:
+            self.unmatched.pop(name, None)

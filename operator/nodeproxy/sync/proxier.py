@@ -58,6 +58,7 @@ class Proxier:
         """Plan Services anew."""
         self._pending.update(self._planner.update(views))
         self._journal.clashes(self.family, self._planner.clashes())
+        self._journal.unmatched(self.family, self._planner.unmatched)
 
     def sync(self) -> None:
         """Bring the kernel to what is planned.
@@ -68,7 +69,7 @@ class Proxier:
         start = self._clock.now()
         applied = _Applied()
         took_over = ""
-        changed = len(self._pending)
+        changed = tuple(self._pending)
         full = not self._partial_sync(applied, due=start - self._last_full >= self._full_every)
         if full:
             try:
@@ -89,16 +90,22 @@ class Proxier:
             )
         )
 
-    def tidy(self) -> None:
-        """Delete what went out of use a while ago; a failure makes the next sync a full one."""
+    def tidy(self) -> bool:
+        """Delete what went out of use a while ago.
+
+        Returns:
+            whether that went well; if not, the next sync is a full one, and there should be one soon.
+        """
         state, self._state = self._state, None
         if state is None:
-            return
+            return True
         try:
             self._apply(state.tidy(self._clock.now()), _Applied())
-            self._state = state
         except KernelError as error:
             self._journal.tidying_failed(self.family, error)
+            return False
+        self._state = state
+        return True
 
     def tidy_due(self) -> float | None:
         """When :meth:`tidy` has something to do; None: there is nothing."""

@@ -110,6 +110,11 @@ class Store:
         with self._lock:
             return {key: self._view(key) for key in self._services}
 
+    def service_count(self) -> int:
+        """How many Services there are."""
+        with self._lock:
+            return len(self._services)
+
     def node(self, name: str) -> Node | None:
         """The Node of this name."""
         with self._lock:

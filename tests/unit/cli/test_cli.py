@@ -70,7 +70,7 @@ def test_flags_that_make_no_sense_end_with_2_and_are_all_named(
     lines = shown.err.splitlines()
     assert len(lines) == 3
     assert all(line.startswith("nodeproxy: ") for line in lines)
-    assert [word for word in ("masquerade bit", "cluster CIDR", "detect local mode") if word not in shown.err] == []
+    assert [word for word in ("--masquerade-bit", "--cluster-cidr", "--detect-local-mode") if word not in shown.err] == []
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------

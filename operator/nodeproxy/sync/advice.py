@@ -1,0 +1,61 @@
+"""Sentences about what an administrator may not have meant, for the log and for `render`."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from nodeproxy.kube.addresses import Family
+from nodeproxy.model.node import (
+    NodeView,
+    local_detector,
+    node_port_addresses,
+    node_port_warnings,
+    select_node_port_addresses,
+)
+from nodeproxy.model.settings import ProxySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What advice depends on.
+
+    Attributes:
+        settings: the administrator's decisions.
+        node: the own node.
+        node_known: whether there is a Node of its name.
+        families: the families served.
+        present: canonical addresses that the node has, where NodePorts can be served.
+        services: how many Services there are.
+    """
+
+    settings: ProxySettings
+    node: NodeView
+    node_known: bool
+    families: Iterable[Family]
+    present: tuple[str, ...]
+    services: int
+
+
+def advice(situation: Situation) -> Iterator[str]:
+    """One sentence for each thing that looks wrong."""
+    settings, node = situation.settings, situation.node
+    if not situation.services:
+        yield "there is no Service at all: every rule for Services has been, or will be, removed"
+    if not situation.node_known:
+        yield f"there is no Node {node.name}: its addresses, zone and pod CIDRs are unknown (--hostname-override names it)"
+    yield from node_port_warnings(settings, node)
+    for family in situation.families:
+        wanted = node_port_addresses(settings, node, family)
+        if wanted.cidrs and not select_node_port_addresses(wanted, situation.present):
+            yield (
+                f"no interface of this node has an {family.label} address that accepts NodePort traffic"
+                f" ({', '.join(wanted.cidrs)}, loopback left out): NodePorts are not served over {family.label}"
+            )
+    if local_detector(settings, node, node.primary) is None:
+        missing = {
+            "ClusterCIDR": f"no {node.primary.label} cluster CIDR is given (--cluster-cidr)",
+            "NodeCIDR": f"the Node states no {node.primary.label} pod CIDR",
+        }.get(settings.detect_local_mode, "no interface is named")
+        yield (
+            f"traffic of local pods can't be told, since {missing}: traffic to ClusterIPs is not masqueraded, and pods"
+            " are not short-circuited to all endpoints under externalTrafficPolicy Local"
+        )
