@@ -27,7 +27,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="print the rules for a folder of manifests",
         description="Print the rules that `nodeproxy run` would load on a node, as nft takes them (`nft -c -f FILE`\n"
         "checks them). The kernel is neither asked nor changed. NodePort addresses are chosen from those that the\n"
-        "Node states. What is not as one would think is said on standard error; exit code 1 if some input was left out.",
+        "Node states. What is not as one would think is said on standard error. Exit code 1: some input was left out.",
         formatter_class=HelpFormatter,
     )
     add_manifests(parser)

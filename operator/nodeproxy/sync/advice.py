@@ -41,7 +41,7 @@ def advice(situation: Situation) -> Iterator[str]:
     if not situation.services:
         yield "there is no Service at all: every rule for Services has been, or will be, removed"
     if not situation.node_known:
-        yield f"there is no Node {node.name}: its addresses, zone and pod CIDRs are unknown (--hostname-override names it)"
+        yield f"there is no Node {node.name}: its addresses, zone and pod CIDRs are unknown (see --hostname-override)"
     yield from node_port_warnings(settings, node)
     for family in situation.families:
         wanted = node_port_addresses(settings, node, family)

@@ -116,6 +116,15 @@ def _examples(family: Family) -> list[Example]:
             "endpoint-chains-always", port("ns4/svc4", cluster_ip(44)), ep(pod(4)), ep(pod(5)), endpoint_chains="Always"
         ),
         example("no-endpoints", port("ns6/svc6", cluster_ip(46))),
+        Example(
+            "several-services",
+            family,
+            (
+                (external_local, (ep(pod(1)), ep(pod(2), "other-node"))),
+                (port("ns4/svc4", cluster_ip(44)), (ep(pod(4), "other-node"), ep(pod(5)), ep(pod(6)))),
+                (port("ns6/svc6", cluster_ip(46)), ()),
+            ),
+        ),
     ]
 
 

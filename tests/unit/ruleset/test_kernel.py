@@ -41,4 +41,4 @@ def test_every_form_of_rule_is_among_the_cases() -> None:
         names = [case for family, case in CASES if family is wanted]
         assert len(set(names)) == len(names)
         assert len([case for case in names if " endpoints, " in case]) == 4 * 2 * 3 * 2
-        assert len([case for case in names if case.startswith("example ")]) == 13
+        assert len([case for case in names if case.startswith("example ")]) == 14
