@@ -209,3 +209,17 @@ def check_between(before: Fates, between: Fates, after: Fates) -> None:
     for key in {*before, *between, *after}:
         first, now, last = (fates.get(key, absent) for fates in (before, between, after))
         assert now in (first, last) or (now[0] == first[0] != last[0]), key
+
+
+def started(*shapes: Shape) -> Table:
+    """A table that serves these."""
+    table = Table(Cluster())
+    table.change(table.cluster.set(shapes))
+    return table
+
+
+def settle(table: Table) -> None:
+    """Wait until all is tidied up; then the table must be like a new one, and stay as it is."""
+    table.tidy_all()
+    table.check_settled()
+    assert table.change({}) == 0
