@@ -8,8 +8,9 @@ import errno
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import tenacity
 
@@ -19,6 +20,7 @@ from nodeproxy.kernel.netlink import Attributes, DumpInterruptedError, NftSocket
 from nodeproxy.kube.addresses import Family
 from nodeproxy.ruleset.mirror import FOREIGN, Found, Mirror, SlotUse, slot_map_number
 from nodeproxy.ruleset.names import AFFINITY, is_dynamic
+from nodeproxy.ruleset.operations import Client
 from nodeproxy.ruleset.render import TABLE, Base, Container
 from nodeproxy.ruleset.rules import DROP, ElementKey, Target
 from nodeproxy.ruleset.slots import MAP_SLOTS, SlotRange
@@ -33,11 +35,18 @@ _TYPES = {"ipv4_addr": 7, "ipv6_addr": 8, "inet_proto": 12, "inet_service": 13}
 _LENGTHS = {7: 4, 8: 16, 12: 1, 13: 2}
 _VERDICT_TYPE = 0xFFFFFF00
 _GOTO = -4
+_EXPIRES = 5  # attribute of an element: milliseconds it has left
 _SET_ANONYMOUS, _SET_MAP, _SET_TIMEOUT, _SET_DYNAMIC = 0x1, 0x8, 0x10, 0x20
 
 
 class TableForeignError(Exception):
-    """The table was not left by this program, or by one that declared it otherwise; the message says how one sees."""
+    """The table was not left by this program, or by one that declared it otherwise; the message says how one sees.
+
+    Attributes:
+        clients: the clients in its affinity sets, by set.
+    """
+
+    clients: Mapping[str, Sequence[Client]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,13 @@ def read_back(family: Family, base: Base) -> Found | None:
             raise PermissionDeniedError(msg) from error
         msg = f"reading the table {TABLE}: {error.strerror or error}"
         raise ReadBackError(msg) from error
-    return None if raw is None else _interpret(raw, family, base)
+    if raw is None:
+        return None
+    try:
+        return _interpret(raw, family, base)
+    except TableForeignError as foreign:
+        foreign.clients = _clients(raw, family)
+        raise
 
 
 def _dump(family: Family) -> _Raw | None:
@@ -113,12 +128,36 @@ def _dump(family: Family) -> _Raw | None:
         for header in raw.sets:
             if header.name.startswith(AFFINITY):
                 continue
-            raw.elements[header.name] = [
-                attributes(element)
-                for message in sock.dump(netlink.GET_ELEMENT, {1: TABLE, 2: header.name})
-                for _, element in each_attribute(attributes(message).get(3, memoryview(b"")))
-            ]
+            raw.elements[header.name] = [*_dump_elements(sock, header.name)]
     return raw
+
+
+def _clients(raw: _Raw, family: Family) -> Mapping[str, Sequence[Client]]:
+    """The clients in all affinity sets, with what is left of their time; what can't be read is left out."""
+    address = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
+    wanted = _TYPES["ipv4_addr" if family is Family.IPV4 else "ipv6_addr"]
+    found: dict[str, Sequence[Client]] = {}
+    with NftSocket(family) as sock:
+        for header in raw.sets:
+            if not header.name.startswith(AFFINITY) or header.key_type != wanted:
+                continue
+            try:
+                elements = [*_dump_elements(sock, header.name)]
+            except (OSError, DumpInterruptedError):
+                continue
+            found[header.name] = [_client(element, address) for element in elements if _EXPIRES in element]
+    return found
+
+
+def _client(element: Attributes, address: socket.AddressFamily) -> Client:
+    raw, _ = _value(element[1])
+    return Client(socket.inet_ntop(address, bytes(raw)), netlink.number(element[_EXPIRES]) // 1000)
+
+
+def _dump_elements(sock: NftSocket, name: str) -> Iterator[Attributes]:
+    for message in sock.dump(netlink.GET_ELEMENT, {1: TABLE, 2: name}):
+        for _, element in each_attribute(attributes(message).get(3, memoryview(b""))):
+            yield attributes(element)
 
 
 def _hook(chain: Attributes) -> tuple[str, int, int] | None:

@@ -9,26 +9,26 @@ about to look a slot up, and kernels before 6.2 hold a chain busy for a moment a
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from types import MappingProxyType
 
 from nodeproxy.model.service import ServicePortName
 from nodeproxy.ruleset.mirror import Found, Mirror, SlotUse, slot_map_number
-from nodeproxy.ruleset.names import SLOT_MAPS
 from nodeproxy.ruleset.operations import (
     AddChain,
     AddContainer,
     AddElement,
     AddRule,
+    Client,
     FlushChain,
-    FreeSlots,
     Operation,
     Piece,
     RemoveChain,
     RemoveContainer,
     RemoveElement,
     ReplaceTable,
+    add_clients,
     cut,
     fill_slots,
     free_slots,
@@ -36,7 +36,7 @@ from nodeproxy.ruleset.operations import (
 )
 from nodeproxy.ruleset.render import Base, Renderer, digest_of
 from nodeproxy.ruleset.rules import NODE_PORT_IPS, BalancingChain, Element, ElementKey, ServiceRules
-from nodeproxy.ruleset.slots import SlotPool, SlotRange
+from nodeproxy.ruleset.slot_ledger import SlotLedger
 
 PIECE_WEIGHT = 4000  # operations a transaction holds at most: about 200 Services of 10 endpoints
 
@@ -56,6 +56,13 @@ class _Placed:
     rules: ServiceRules
     uses: dict[str, SlotUse]
 
+    def use_for(self, chain: BalancingChain) -> SlotUse | None:
+        """The slots that the chain of this name draws from, if they hold what ``chain`` wants."""
+        use = self.uses.get(chain.name)
+        if use is None or use.prefix != chain.slot_maps:
+            return None
+        return use if any(c.name == chain.name and c.slots == chain.slots for c in self.rules.balancing()) else None
+
 
 @dataclass(slots=True)
 class _Pending:
@@ -63,6 +70,7 @@ class _Pending:
 
     Attributes:
         now: monotonic seconds.
+        correcting: whether the table has just been read back.
         base: operations on what no service port owns; all else may refer to it.
         prepare: operations that nothing refers to yet.
         switch: a group of operations per service port, that puts its new rules into force.
@@ -73,6 +81,7 @@ class _Pending:
     """
 
     now: float
+    correcting: bool = False
     base: list[Operation] = field(default_factory=list)
     prepare: list[Operation] = field(default_factory=list)
     switch: list[list[Operation]] = field(default_factory=list)
@@ -97,12 +106,11 @@ class TableState:
         self.renderer = renderer
         self.mirror = found.mirror if found else Mirror()
         self._found = found
-        self._pools = {prefix: SlotPool() for prefix in SLOT_MAPS}
+        self._adopted: Mapping[str, SlotUse] = {}
+        self._slots = SlotLedger()
         self._placed: dict[ServicePortName, _Placed] = {}
         self._shared: Counter[_Key] = Counter()
-        # What went out of use, and since when (monotonic seconds).
-        self._retired_slots: list[tuple[float, SlotUse]] = []
-        self._retired_chains: dict[str, float] = {}
+        self._retired_chains: dict[str, float] = {}  # and since when (monotonic seconds) they are out of use
         self._base: BaseAndAddresses | None = None
 
     # --- questions -----------------------------------------------------------------------------------------------
@@ -114,13 +122,13 @@ class TableState:
 
     def slots_taken(self) -> int:
         """How many slots are taken in all slot maps."""
-        return sum(pool.taken() for pool in self._pools.values())
+        return self._slots.taken()
 
     def next_tidy(self) -> float | None:
         """When (monotonic seconds) something that went out of use may be deleted; None: there is nothing."""
-        slots = (since + SLOT_GRACE for since, _ in self._retired_slots)
-        chains = (since + CHAIN_GRACE for since in self._retired_chains.values())
-        return min((*slots, *chains), default=None)
+        slots = self._slots.retired_since()
+        chains = [since + CHAIN_GRACE for since in self._retired_chains.values()]
+        return min([*chains, slots + SLOT_GRACE] if slots is not None else chains, default=None)
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -142,25 +150,47 @@ class TableState:
             self._change_base(base, pending.base)
         yield from self._change_services(updates, pending, PIECE_WEIGHT)
 
-    def replace(self, wanted: Mapping[ServicePortName, ServiceRules], now: float, base: BaseAndAddresses) -> Piece:
-        """One transaction that deletes the table and makes it anew; for a state made without ``found``."""
+    def replace(
+        self,
+        wanted: Mapping[ServicePortName, ServiceRules],
+        now: float,
+        base: BaseAndAddresses,
+        clients: Mapping[str, Sequence[Client]] = MappingProxyType({}),
+    ) -> Piece:
+        """One transaction that deletes the table and makes it anew; for a state made without ``found``.
+
+        Args:
+            wanted: the rules of each service port.
+            now: monotonic seconds.
+            base: the table's base and node-port addresses.
+            clients: those in the old table's affinity sets, by set; where a set of that name is wanted, they stay.
+        """
         pending = _Pending(now)
         self._change_base(base, pending.base)
         whole = Piece([ReplaceTable()])
         for piece in self._change_services(wanted, pending, None):
             whole.prepare += piece.prepare
             whole.switch += piece.switch
+        for name, rules in wanted.items():
+            for affinity_set in rules.sets:
+                whole.switch.append([*add_clients(str(name), affinity_set, clients.get(affinity_set.name, ()))])
         return whole
 
     def correct(
         self, wanted: Mapping[ServicePortName, ServiceRules], now: float, base: BaseAndAddresses
     ) -> Iterator[Piece]:
         """Operations that bring a table that was found to what it should hold; none where nothing differs."""
-        strays = self._adopt_slots(wanted)
-        pending = _Pending(now)
+        strays: list[Operation] = []
+        if self._found is not None:
+            chains = (chain for rules in wanted.values() for chain in rules.balancing() if chain.slots)
+            self._adopted = self._slots.adopt(self._found, chains)
+            self._found = None
+            for name in self._slots.forget_empty():
+                strays.append(RemoveContainer("", self._forget_container(name), name))
+        pending = _Pending(now, correcting=True)
         self._change_base(base, pending.base)
         yield from self._change_services(wanted, pending, PIECE_WEIGHT)
-        self._found = None
+        self._adopted = {}
         self._remove_strays(wanted, base, now, strays)
         # May be cut anywhere: first what leads to stray chains, then what they do, then what that referred to.
         strays.sort(key=lambda stray: (not isinstance(stray, RemoveElement), stray.stage))
@@ -168,22 +198,15 @@ class TableState:
 
     def tidy(self, now: float) -> Iterator[Piece]:
         """Operations that delete what went out of use and is due."""
-        due_slots = [(since, use) for since, use in self._retired_slots if since + SLOT_GRACE <= now]
-        self._retired_slots = [(since, use) for since, use in self._retired_slots if since + SLOT_GRACE > now]
         operations: list[Operation] = []
-        emptied: set[str] = set()
-        for _, use in due_slots:
+        freed = self._slots.free(now - SLOT_GRACE)
+        for use in freed.uses:
             operations += free_slots("", use.map_name, use.slots.offset, use.slots.size)
-            if self._pools[use.prefix].release(use.slots):
-                emptied.add(use.map_name)
-        # A map in which nothing is left goes as a whole.
-        operations = [o for o in operations if not (isinstance(o, FreeSlots) and o.map_name in emptied)]
-        operations += [RemoveContainer("", self._forget_container(name), name) for name in sorted(emptied)]
-        oldest = min((since for since, _ in due_slots), default=now)
+        operations += [RemoveContainer("", self._forget_container(name), name) for name in freed.maps]
         for name, since in list(self._retired_chains.items()):
             if since + CHAIN_GRACE > now:
                 continue
-            if oldest <= since:
+            if freed.oldest is not None and freed.oldest <= since:
                 # The slots just freed may have named it; not so if all of them went out of use later than it did.
                 self._retired_chains[name] = now + SLOT_GRACE - CHAIN_GRACE
                 continue
@@ -244,7 +267,7 @@ class TableState:
     ) -> None:
         """Bring a service port to ``rules``; what has no effect before something refers to it goes ahead."""
         owner = str(name)
-        mirror, prepare = self.mirror, pending.prepare
+        mirror, prepare, correcting = self.mirror, pending.prepare, pending.correcting
         for affinity_set in rules.sets:
             have = mirror.affinity.get(affinity_set.name)
             if have != affinity_set.timeout:
@@ -268,8 +291,11 @@ class TableState:
                 switch += [AddRule(owner, chain.name, rule) for rule in text]
             mirror.chains[chain.name] = digest
             self._retired_chains.pop(chain.name, None)
+        own = {(e.container, e.key) for e in old.rules.elements} if old is not None else set()
         for element in rules.elements:
-            self._put(element, owner, switch)
+            # One that was another's names that one in its comment; a table just read back is taken as it is.
+            inherited = not correcting and bool(element.comment) and (element.container, element.key) not in own
+            self._put(element, owner, switch, anew=inherited)
         for element in rules.shared:
             self._shared[element.container, element.key] += 1
             self._put(element, owner, switch)
@@ -308,7 +334,7 @@ class TableState:
             self._shared[element.container, element.key] -= 1
             pending.released.add((element.container, element.key))
         kept_uses = set(uses.values())
-        self._retired_slots += [(pending.now, use) for use in old.uses.values() if use not in kept_uses]
+        self._slots.retire((use for use in old.uses.values() if use not in kept_uses), pending.now)
 
     def _retire_chain(self, name: str, owner: str, group: list[Operation], now: float) -> None:
         if self.mirror.chains[name]:
@@ -316,10 +342,10 @@ class TableState:
         self.mirror.chains[name] = ""
         self._retired_chains[name] = now
 
-    def _put(self, element: Element, owner: str, switch: list[Operation]) -> None:
+    def _put(self, element: Element, owner: str, switch: list[Operation], *, anew: bool = False) -> None:
         content = self.mirror.elements[element.container]
         if element.key in content:
-            if content[element.key] == element.verdict:
+            if content[element.key] == element.verdict and not anew:
                 return
             switch.append(RemoveElement(owner, element.container, element.key))
         switch.append(AddElement(owner, element))
@@ -349,67 +375,19 @@ class TableState:
 
     def _slots_for(self, chain: BalancingChain, old: _Placed | None, owner: str, prepare: list[Operation]) -> SlotUse:
         """The slots a chain draws from: those it has if they hold the same, else fresh ones."""
-        prefix = chain.slot_maps
         if old is not None:
-            have = old.uses.get(chain.name)
-            before = next((c for c in old.rules.balancing() if c.name == chain.name), None)
-            if have is not None and before is not None and have.prefix == prefix and before.slots == chain.slots:
+            if (have := old.use_for(chain)) is not None:
                 return have
-        elif self._found is not None and (adopted := self._found.uses.get(chain.name)) is not None:
-            return adopted
-        pool = self._pools[prefix]
-        slots, new = pool.allocate(len(chain.slots))
-        use = SlotUse(prefix, slots)
-        if new:
-            container = self.renderer.slot_map(use.map_name, pool.capacity(slots.number))
+        elif chain.name in self._adopted:
+            return self._adopted[chain.name]
+        use, capacity = self._slots.take(chain)
+        if capacity is not None:
+            container = self.renderer.slot_map(use.map_name, capacity)
             prepare.append(AddContainer("", container.kind, container.name, container.body))
             self.mirror.containers[container.name] = container.body
             self.mirror.kinds[container.name] = container.kind
-        prepare += fill_slots(owner, use.map_name, slots.offset, chain.slots)
+        prepare += fill_slots(owner, use.map_name, use.slots.offset, chain.slots)
         return use
-
-    def _adopt_slots(self, wanted: Mapping[ServicePortName, ServiceRules]) -> list[Operation]:
-        """Keep those uses of slots that a table was found with and that are right; retire every other slot.
-
-        Returns:
-            operations that remove slot maps without any use.
-        """
-        found = self._found
-        if found is None:
-            return []
-        for map_name, capacity in found.capacities.items():
-            if known := slot_map_number(map_name):
-                self._pools[known[0]].declare(known[1], capacity)
-        right: dict[str, SlotUse] = {}
-        for rules in wanted.values():
-            for chain in rules.balancing():
-                use = found.uses.get(chain.name)
-                if use is None or not chain.slots or len(chain.slots) != use.slots.size:
-                    continue
-                if use.prefix != chain.slot_maps:
-                    continue
-                content = found.slots.get(use.map_name, {})
-                same = all(content.get(use.slots.offset + i) == value for i, value in enumerate(chain.slots))
-                if same and self._pools[use.prefix].claim(use.slots):
-                    right[chain.name] = use
-        found.uses = right
-        for map_name, content in found.slots.items():
-            if known := slot_map_number(map_name):
-                self._retire_unclaimed(*known, sorted(content))
-        found.slots = {}
-        return [
-            RemoveContainer("", self._forget_container(f"{prefix}{number}"), f"{prefix}{number}")
-            for prefix, pool in self._pools.items()
-            for number in pool.forget_empty()
-        ]
-
-    def _retire_unclaimed(self, prefix: str, number: int, filled: Iterable[int]) -> None:
-        """Retire those filled slots of a map that nobody has claimed, in runs as long as possible."""
-        pool = self._pools[prefix]
-        unclaimed = [slot for slot in filled if pool.claim(SlotRange(number, slot, 1))]
-        for _, run in groupby(enumerate(unclaimed), key=lambda pair: pair[1] - pair[0]):
-            slots = [slot for _, slot in run]
-            self._retired_slots.append((-SLOT_GRACE, SlotUse(prefix, SlotRange(number, slots[0], len(slots)))))
 
     # --- the base ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from nodeproxy.ruleset.rules import Element, ElementKey, Target
+from nodeproxy.ruleset.rules import AffinitySet, Element, ElementKey, Target
 
 
 class Stage(IntEnum):
@@ -127,6 +127,27 @@ class AddElement(NamedTuple):
         return self.element.container
 
 
+class Client(NamedTuple):
+    """A client in an affinity set, and for how many more seconds."""
+
+    address: str
+    expires: int
+
+
+class AddClients(NamedTuple):
+    """Put clients into an affinity set, to stay as long as they would have stayed."""
+
+    owner: str
+    container: str
+    clients: tuple[Client, ...]
+    stage: Stage = Stage.ELEMENTS
+
+    @property
+    def weight(self) -> int:
+        """Its share of a transaction's bound."""
+        return len(self.clients)
+
+
 class FreeSlots(NamedTuple):
     """Empty ``size`` consecutive slots of a map."""
 
@@ -170,6 +191,7 @@ Operation = (
     | AddRule
     | RemoveElement
     | AddElement
+    | AddClients
     | FreeSlots
     | RemoveChain
     | RemoveContainer
@@ -182,6 +204,15 @@ def fill_slots(owner: str, map_name: str, offset: int, values: tuple[Target | st
     """Operations that fill slots, each of a bounded size."""
     for start in range(0, len(values), _PER_STATEMENT):
         yield FillSlots(owner, map_name, offset + start, values[start : start + _PER_STATEMENT])
+
+
+def add_clients(owner: str, affinity_set: AffinitySet, clients: Sequence[Client]) -> Iterator[AddClients]:
+    """Operations that put clients into a set, each of a bounded size; nobody stays longer than the set lets them."""
+    kept = [
+        Client(client.address, min(client.expires, affinity_set.timeout)) for client in clients if client.expires > 0
+    ]
+    for start in range(0, len(kept), _PER_STATEMENT):
+        yield AddClients(owner, affinity_set.name, tuple(kept[start : start + _PER_STATEMENT]))
 
 
 def free_slots(owner: str, map_name: str, offset: int, size: int) -> Iterator[FreeSlots]:

@@ -20,7 +20,7 @@ from nodeproxy.kube.addresses import Family
 from nodeproxy.model.node import LocalDetector
 from nodeproxy.ruleset.mirror import SlotUse
 from nodeproxy.ruleset.names import MAX_COMMENT, comment, endpoint_map
-from nodeproxy.ruleset.operations import Operation, Rule
+from nodeproxy.ruleset.operations import AddClients, AddElement, Operation, RemoveElement, Rule
 from nodeproxy.ruleset.rules import AffinitySet, BalancingChain, Chain, Element, EndpointChain, ExternalChain, Target
 
 TABLE = "kube-proxy"
@@ -264,7 +264,7 @@ def _by_container(operations: Sequence[Operation]) -> list[Operation]:
 
 def _group_of(operation: Operation) -> tuple[str, str]:
     container = getattr(operation, "map_name", "") or (
-        getattr(operation, "container", "") if "Element" in type(operation).__name__ else ""
+        getattr(operation, "container", "") if isinstance(operation, AddElement | RemoveElement | AddClients) else ""
     )
     return type(operation).__name__, container
 

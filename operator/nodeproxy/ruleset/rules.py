@@ -129,7 +129,8 @@ class ServiceRules:
         elements: elements that are its alone.
         shared: elements that other service ports may want as well (ClusterIPs, hairpin connections).
         lacks_local_internal: has endpoints, but none here for internalTrafficPolicy Local.
-        lacks_local_external: the same for externalTrafficPolicy Local.
+        lacks_local_external: the same for externalTrafficPolicy Local; also as long as the Service has no external
+            frontend yet, since only then its local endpoints are looked at (kube-proxy's metric counts it so).
     """
 
     name: ServicePortName

@@ -142,7 +142,7 @@ class Proxier:
         except TableForeignError as error:
             took_over = str(error)
             state = TableState(None, planner.renderer)
-            self._apply(iter([state.replace(wanted, now, planner.base)]), applied)
+            self._apply(iter([state.replace(wanted, now, planner.base, error.clients)]), applied)
         else:
             state = TableState(found, planner.renderer)
             self._apply(state.correct(wanted, now, planner.base), applied)
