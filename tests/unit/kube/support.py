@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from nodeproxy.kube.decode import decode
 from nodeproxy.kube.objects import KubeObject
 from nodeproxy.kube.source import Change, ObjectKey, Problem
 
@@ -20,6 +21,14 @@ def service(name="web", **spec):
         "metadata": {"name": name, "namespace": namespace},
         "spec": {field: value for field, value in body.items() if value is not ...},
     }
+
+
+def read(raw):
+    """The object, which must have been good enough, and its problems as ``field: reason``."""
+    decoded = decode(raw, "x")
+    assert decoded.object is not None, decoded.problems
+    assert not any(problem.fatal for problem in decoded.problems)
+    return decoded.object, {problem.field: problem.reason for problem in decoded.problems}
 
 
 def endpoint_slice(name="web-1", **fields):

@@ -11,17 +11,7 @@ from nodeproxy.kube.notes import Notes
 from nodeproxy.kube.objects import EndpointSlice, Node, Service, ServiceCIDR
 from nodeproxy.kube.source import ObjectKey
 
-from .support import endpoint_slice, service
-
-RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges"
-
-
-def read(raw):
-    """The object, which must have been good enough, and its problems as ``field: reason``."""
-    decoded = decode(raw, "x")
-    assert decoded.object is not None, decoded.problems
-    assert not any(problem.fatal for problem in decoded.problems)
-    return decoded.object, {problem.field: problem.reason for problem in decoded.problems}
+from .support import endpoint_slice, read, service
 
 
 def node(spec=None, status=None, **metadata):
@@ -191,42 +181,6 @@ def test_source_ranges_are_trimmed_and_lose_bad_entries():
     assert obj.spec.load_balancer_source_ranges == ("10.0.0.0/8", "10.1.0.0/16")
     assert problems["spec.loadBalancerSourceRanges[2]"] == "'junk' is not a CIDR"
     assert problems["spec.loadBalancerSourceRanges[4]"] == "'10.0.0.1' is not a CIDR"
-
-
-def test_no_source_ranges_mean_open_and_none_that_can_be_read_closed():
-    assert read(service(type="LoadBalancer"))[0].spec.load_balancer_source_ranges is None
-    assert read(service(type="LoadBalancer", loadBalancerSourceRanges=[]))[0].spec.load_balancer_source_ranges is None
-    obj, problems = read(service(type="LoadBalancer", loadBalancerSourceRanges=["junk"]))
-    assert obj.spec.load_balancer_source_ranges == ()
-    assert "closed to all" in problems["spec.loadBalancerSourceRanges"]
-
-
-@pytest.mark.parametrize(
-    ("annotation", "spec", "ranges"),
-    [
-        ("10.0.0.0/8, 192.0.2.0/24", {}, ("10.0.0.0/8", "192.0.2.0/24")),
-        ("10.0.0.0/8", {"loadBalancerSourceRanges": ["192.0.2.0/24"]}, ("192.0.2.0/24",)),
-        ("10.0.0.0/8", {"loadBalancerSourceRanges": []}, ("10.0.0.0/8",)),
-        ("10.0.0.0/8", {"type": "NodePort"}, None),
-        ("junk, ", {}, ()),
-        (",", {}, ()),
-        (" ", {}, None),
-        ("", {}, None),
-    ],
-)
-def test_the_old_annotation_counts_when_the_field_is_empty(annotation, spec, ranges):
-    raw = service(**{"type": "LoadBalancer", **spec})
-    raw["metadata"]["annotations"] = {RANGES: annotation, "other": "x"}
-    obj, problems = read(raw)
-    assert obj.spec.load_balancer_source_ranges == ranges
-    assert obj.metadata.annotations.load_balancer_source_ranges is None
-    assert bool(problems) == (ranges == ())
-
-
-def test_an_annotation_that_is_no_text_does_not_open_the_service():
-    raw = service(type="LoadBalancer")
-    raw["metadata"]["annotations"] = {RANGES: ["10.0.0.0/8"]}
-    assert decode(raw, "x").object is None
 
 
 # --- ports and affinity ----------------------------------------------------------------------------------------------

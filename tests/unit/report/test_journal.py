@@ -17,6 +17,9 @@ from nodeproxy.model.frontends import Clash, Frontend
 from nodeproxy.model.service import ServicePortName
 from nodeproxy.report.journal import Journal, SyncResult
 from nodeproxy.report.logs import configure_logs
+from unit.report.restored_logs import restored_logs
+
+__all__ = ["restored_logs"]
 
 V4, V6 = Family.IPV4, Family.IPV6
 
@@ -38,17 +41,6 @@ class Log:
         return [json.loads(line) for line in self.lines()]
 
 
-@pytest.fixture(autouse=True)
-def _restore() -> Iterator[None]:
-    """Leave logging as it was."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    structlog.reset_defaults()
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
 @pytest.fixture
 def log() -> Iterator[Log]:
     found = Log()
@@ -62,12 +54,16 @@ def journal(log: Log) -> Journal:
     return Journal()
 
 
+def named(service: str, port: str = "") -> ServicePortName:
+    return ServicePortName("ns", service, port, "TCP")
+
+
 def result(**values: Any) -> SyncResult:
     base: dict[str, Any] = {
         "family": V4,
         "full": False,
         "services": 5,
-        "changed": 1,
+        "changed": (named("web"),),
         "transactions": 1,
         "seconds": 0.01234,
     }
@@ -77,8 +73,8 @@ def result(**values: Any) -> SyncResult:
 def clash(port: int, *losers: str) -> Clash:
     return Clash(
         Frontend("192.0.2.1", "TCP", port),
-        ServicePortName("ns", "winner", "", "TCP"),
-        tuple(ServicePortName("ns", loser, "", "TCP") for loser in losers),
+        named("winner"),
+        tuple(named(loser) for loser in losers),
     )
 
 
@@ -97,14 +93,48 @@ def test_sync_that_wrote_something_is_one_line(log: Log, journal: Journal) -> No
         "full": False,
         "services": 5,
         "changed": 1,
+        "names": ["ns/web"],
         "transactions": 1,
         "milliseconds": 12.3,
     }
 
 
-def test_sync_that_had_nothing_to_do_is_silent(log: Log, journal: Journal) -> None:
-    journal.synced(result(transactions=0, changed=0))
-    assert log.lines() == []
+def test_sync_names_the_first_five_that_changed_and_counts_all(log: Log, journal: Journal) -> None:
+    journal.synced(result(changed=[named(f"s{number}", "http") for number in range(7)]))
+    (event,) = log.events()
+    assert event["changed"] == 7
+    assert event["names"] == [f"ns/s{number}:http" for number in range(5)]
+
+
+def test_full_sync_names_nobody(log: Log, journal: Journal) -> None:
+    """It looks at all of them, whoever changed."""
+    journal.synced(result(full=True))
+    (event,) = log.events()
+    assert {"changed", "names"} & event.keys() == set()
+
+
+def test_first_sync_of_a_family_is_a_line_even_if_nothing_had_to_be_written(log: Log, journal: Journal) -> None:
+    """So that one sees that it is in force; later ones that had nothing to do are silent."""
+    quiet = {"full": True, "transactions": 0, "changed": ()}
+    for family in (V4, V6):
+        journal.synced(result(family=family, **quiet))
+        (event,) = log.events()
+        assert (event["event"], event["level"], event["family"]) == ("in step", "info", family.label)
+    for family in (V4, V6):
+        journal.synced(result(family=family, **quiet))
+        assert log.lines() == []
+    journal.synced(result())
+    assert [event["event"] for event in log.events()] == ["synced"]
+
+
+def test_sync_that_had_nothing_to_do_is_a_debug_line_when_asked_for() -> None:
+    log = Log()
+    with contextlib.redirect_stderr(log.stream):
+        configure_logs("json", verbose=True)
+        journal = Journal()
+        for _ in range(2):
+            journal.synced(result(transactions=0, changed=()))
+    assert [(event["event"], event["level"]) for event in log.events()] == [("in step", "info"), ("in step", "debug")]
 
 
 def test_takeover_says_why(log: Log, journal: Journal) -> None:
@@ -127,12 +157,14 @@ def test_failure_names_who_is_at_fault_and_when_it_is_tried_again(log: Log, jour
 
 
 def test_recovery_is_a_line_even_if_nothing_had_to_be_written(log: Log, journal: Journal) -> None:
+    for family in (V4, V6):
+        journal.synced(result(family=family))
     journal.failed(V4, TransactionError("No"), 30.0)
     log.lines()
     journal.synced(result(family=V6, transactions=0))
     assert log.lines() == [], "the other family did not fail"
     journal.synced(result(transactions=0))
-    assert [event["event"] for event in log.events()] == ["synced"]
+    assert [(event["event"], event["level"]) for event in log.events()] == [("in step", "info")]
     journal.synced(result(transactions=0))
     assert log.lines() == []
 
@@ -146,21 +178,27 @@ def test_failure_of_tidying_is_a_warning(log: Log, journal: Journal) -> None:
 def test_problem_is_a_line_when_it_comes_and_one_when_it_goes(log: Log, journal: Journal) -> None:
     journal.problems([problem("99999 is no port"), problem("bad", fatal=True)])
     events = log.events()
-    assert [(event["event"], event["reason"]) for event in events] == [
-        ("input taken in part", "99999 is no port"),
-        ("input left out", "bad"),
+    assert [(event["event"], event["level"], event["reason"]) for event in events] == [
+        ("input problem", "warning", "99999 is no port"),
+        ("input problem", "warning", "bad"),
     ]
     assert {event["object"] for event in events} == {"Service ns/web"}
     assert {event["origin"] for event in events} == {"shop.yaml#1"}
+    assert {event["field"] for event in events} == {"spec.ports[0].port"}
+    assert "effect" not in events[0], "the rest of the object counts"
+    assert events[1]["effect"] == "left out; what was there before stays in force"
     journal.problems([problem("bad", fatal=True), problem("99999 is no port")])
     assert log.lines() == []
     journal.problems([problem("bad", fatal=True), problem("new")])
-    assert [(event["event"], event.get("reason")) for event in log.events()] == [
-        ("input taken in part", "new"),
-        ("input problem gone", None),
+    assert [(event["event"], event["level"], event["reason"]) for event in log.events()] == [
+        ("input problem", "warning", "new"),
+        ("input problem gone", "info", "99999 is no port"),
     ]
     journal.problems([])
-    assert len(log.lines()) == 2
+    assert [(event["event"], event["reason"]) for event in log.events()] == [
+        ("input problem gone", "bad"),
+        ("input problem gone", "new"),
+    ]
     journal.problems([])
     assert log.lines() == []
 
@@ -175,20 +213,75 @@ def test_clash_is_a_line_when_it_is_new_or_other_per_family(log: Log, journal: J
     journal.clashes(V4, [clash(80, "a"), clash(81, "b")])
     assert [event["frontend"] for event in log.events()] == ["192.0.2.1:81/TCP"]
     journal.clashes(V6, [clash(80, "a")])
-    assert len(log.lines()) == 1
+    assert [event["family"] for event in log.events()] == ["IPv6"]
+
+
+def test_clash_that_is_gone_is_a_line_per_family(log: Log, journal: Journal) -> None:
+    for family in (V4, V6):
+        journal.clashes(family, [clash(80, "a"), clash(81, "b")])
+    log.lines()
+    journal.clashes(V4, [clash(80, "other")])
+    events = log.events()
+    assert [(event["event"], event["level"], event["family"], event["frontend"]) for event in events] == [
+        ("frontend claimed twice", "warning", "IPv4", "192.0.2.1:80/TCP"),
+        ("frontend no longer claimed twice", "info", "IPv4", "192.0.2.1:81/TCP"),
+    ], "what only has another loser is not gone"
+    journal.clashes(V4, [])
+    assert [(event["event"], event["frontend"]) for event in log.events()] == [
+        ("frontend no longer claimed twice", "192.0.2.1:80/TCP")
+    ]
     journal.clashes(V4, [])
     assert log.lines() == []
     journal.clashes(V4, [clash(80, "a")])
-    assert len(log.lines()) == 1
+    assert [event["event"] for event in log.events()] == ["frontend claimed twice"]
 
 
-def test_sentence_about_the_configuration_is_a_line_when_it_is_new(log: Log, journal: Journal) -> None:
-    journal.warnings(["one", "two"])
-    assert sorted(event["reason"] for event in log.events()) == ["one", "two"]
-    journal.warnings(["two", "one"])
+def test_service_port_whose_slices_are_for_other_ports_is_a_line_when_it_is_new(log: Log, journal: Journal) -> None:
+    web = {named("web", "http"): ("web TCP", "metrics TCP")}
+    journal.unmatched(V4, web)
+    (event,) = log.events()
+    assert (event["event"], event["level"], event["family"]) == ("service port has no endpoints", "warning", "IPv4")
+    assert (event["service"], event["endpoints_are_for"]) == ("ns/web:http", "web TCP, metrics TCP")
+    journal.unmatched(V4, web)
     assert log.lines() == []
-    journal.warnings(["two", "three"])
-    assert [event["reason"] for event in log.events()] == ["three"]
+    journal.unmatched(V6, web)
+    assert [event["family"] for event in log.events()] == ["IPv6"]
+    journal.unmatched(V4, {**web, named("api"): ("grpc TCP",)})
+    assert [event["service"] for event in log.events()] == ["ns/api"]
+    journal.unmatched(V4, {**web, named("api"): ("http TCP",)})
+    assert [event["endpoints_are_for"] for event in log.events()] == ["http TCP"]
+
+
+def test_service_port_that_loses_its_endpoints_again_is_a_line_again(log: Log, journal: Journal) -> None:
+    unmatched = {named("web"): ("http TCP",)}
+    journal.unmatched(V4, unmatched)
+    log.lines()
+    journal.unmatched(V4, {})
+    assert log.lines() == []
+    journal.unmatched(V4, unmatched)
+    assert [event["service"] for event in log.events()] == ["ns/web"]
+
+
+def test_advice_is_a_line_when_it_is_new_and_one_when_it_no_longer_holds(log: Log, journal: Journal) -> None:
+    journal.advice(iter(["two", "one"]))
+    assert [(event["event"], event["level"], event["reason"]) for event in log.events()] == [
+        ("check this", "warning", "one"),
+        ("check this", "warning", "two"),
+    ]
+    journal.advice(["one", "two"])
+    assert log.lines() == []
+    journal.advice(["two", "three"])
+    assert [(event["event"], event["level"], event["reason"]) for event in log.events()] == [
+        ("check this", "warning", "three"),
+        ("no longer so", "info", "one"),
+    ]
+    journal.advice([])
+    assert [(event["event"], event["reason"]) for event in log.events()] == [
+        ("no longer so", "three"),
+        ("no longer so", "two"),
+    ]
+    journal.advice(["one"])
+    assert [(event["event"], event["reason"]) for event in log.events()] == [("check this", "one")]
 
 
 def test_every_line_is_json_whatever_is_in_it(log: Log, journal: Journal) -> None:

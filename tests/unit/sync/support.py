@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from netns.namespaces import Namespace
@@ -13,6 +13,7 @@ from nodeproxy.kube.objects import KINDS
 from nodeproxy.kube.source import Change, ObjectKey, Problem
 from nodeproxy.model.frontends import Clash
 from nodeproxy.model.node import node_view
+from nodeproxy.model.service import ServicePortName
 from nodeproxy.model.settings import ProxySettings
 from nodeproxy.report.journal import Journal, SyncResult
 from nodeproxy.sync.planner import Planner, Surroundings
@@ -82,6 +83,7 @@ def endpoints(
     zones: Sequence[str] = (),
     protocol: str = "TCP",
     port: int = 8080,
+    port_name: str = "",
 ) -> Change:
     """A slice of a Service (None: of none) with a ready endpoint for each of ``hosts``."""
     metadata = {"labels": {"kubernetes.io/service-name": of}} if of else {}
@@ -93,7 +95,7 @@ def endpoints(
         "ns",
         metadata=metadata,
         addressType=family.label,
-        ports=[{"name": "", "port": port, "protocol": protocol}],
+        ports=[{"name": port_name, "port": port, "protocol": protocol}],
         endpoints=found,
     )
 
@@ -175,6 +177,8 @@ class SilentJournal(Journal):
         self.tidying_failures: list[Exception] = []
         self.warned: list[tuple[str, dict[str, object]]] = []
         self.last_clashes: tuple[Clash, ...] = ()
+        self.last_unmatched: dict[ServicePortName, Sequence[str]] = {}
+        self.advised: list[list[str]] = []
 
     def synced(self, result: SyncResult) -> None:
         self.results.append(result)
@@ -187,6 +191,12 @@ class SilentJournal(Journal):
 
     def clashes(self, family: Family, clashes: Sequence[Clash]) -> None:
         self.last_clashes = tuple(clashes)
+
+    def unmatched(self, family: Family, unmatched: Mapping[ServicePortName, Sequence[str]]) -> None:
+        self.last_unmatched = dict(unmatched)
+
+    def advice(self, sentences: Iterable[str]) -> None:
+        self.advised.append(list(sentences))
 
 
 class WatchedNft(Nft):

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 from netns.namespaces import CommandError, Namespace
+from nodeproxy import __version__
 from nodeproxy.kernel.addresses import AddressesError
 from nodeproxy.kernel.errors import TransactionError
+from nodeproxy.kernel.nft import Nft
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.objects import KINDS
 from nodeproxy.kube.source import Change, Sink, SourceError
@@ -42,6 +44,9 @@ class Speaking:
             sink.complete(kind)
         self._sink = sink
 
+    def __str__(self) -> str:
+        return "what a test says"
+
     def stop(self) -> None:
         self.stopped = True
 
@@ -60,17 +65,21 @@ class Journal(SilentJournal):
     def __init__(self) -> None:
         super().__init__()
         self.events: list[str] = []
+        self.started: list[dict[str, object]] = []
         self.failures: list[tuple[Family, Exception]] = []
-        self.sentences: list[str] = []
+
+    @property
+    def sentences(self) -> list[str]:
+        """The advice that holds now."""
+        return self.advised[-1] if self.advised else []
 
     def event(self, event: str, **values: object) -> None:
         self.events.append(event)
+        if event == "started":
+            self.started.append(values)
 
     def failed(self, family: Family, error: Exception, retry_seconds: float) -> None:
         self.failures.append((family, error))
-
-    def warnings(self, sentences: list[str]) -> None:
-        self.sentences = list(sentences)
 
 
 def make(source: Speaking) -> tuple[Agent, Journal]:
@@ -244,6 +253,58 @@ def test_node_that_is_missing_is_pointed_out_and_services_are_served(namespace: 
     source = Speaking(*WEB[1:])
     with running(source) as journal:
         eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.10"))
-        assert any(f"there is no Node {NODE}" in sentence for sentence in journal.sentences)
+        eventually(lambda: any(f"there is no Node {NODE}" in sentence for sentence in journal.sentences))
         source.sink.apply([node()])
         eventually(lambda: not any("no Node" in sentence for sentence in journal.sentences))
+
+
+@pytest.mark.usefixtures("namespace")
+def test_advice_follows_services_that_go_and_come() -> None:
+    source = Speaking(*WEB)
+    with running(source) as journal:
+        eventually(lambda: len(journal.results) >= 2)
+        assert not any("no Service at all" in sentence for sentence in journal.sentences)
+        source.sink.apply([gone("Service", "web")])
+        eventually(lambda: any("no Service at all" in sentence for sentence in journal.sentences))
+        source.sink.apply([service("web")])
+        eventually(lambda: not any("no Service at all" in sentence for sentence in journal.sentences))
+
+
+def test_advice_follows_addresses_of_interfaces(namespace: Namespace) -> None:
+    namespace.ip(["link add one type veth peer name far"])
+    with running(Speaking(*WEB)) as journal:
+        eventually(lambda: any("NodePorts are not served over IPv4" in sentence for sentence in journal.sentences))
+        namespace.ip(["addr add 198.18.0.7/15 dev one"])
+        eventually(lambda: not any("NodePorts are not served" in sentence for sentence in journal.sentences))
+
+
+@pytest.mark.usefixtures("namespace")
+def test_start_says_what_runs_where_and_from_which_source() -> None:
+    with running(Speaking(*WEB)) as journal:
+        (values,) = journal.started
+    assert values["node"] == NODE
+    assert values["source"] == "what a test says"
+    assert values["version"] == __version__
+    assert values["libnftables"]
+
+
+def test_failed_tidying_is_followed_by_a_full_sync_soon(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what could not be deleted would stay until something else changes, or for an hour."""
+    refused = threading.Event()
+    real = Nft.run
+
+    def run(self: Nft, text: str) -> None:
+        if "delete chain" in text and not refused.is_set():
+            refused.set()
+            raise TransactionError("No")
+        real(self, text)
+
+    monkeypatch.setattr(Nft, "run", run)
+    source = Speaking(*WEB)
+    with running(source) as journal:
+        eventually(lambda: len(journal.results) >= 2)
+        source.sink.apply([gone("Service", "web")])
+        eventually(lambda: bool(journal.tidying_failures), 6.0)
+        eventually(lambda: sum(result.full for result in journal.results) > 2, 2.0)  # each family began with one
+        eventually(lambda: "/web/" not in namespace.run("nft", "list", "chains", "ip"), 6.0)
+    assert journal.failures == []

@@ -1,7 +1,5 @@
 """The planner: changes of objects and surroundings become changes of rules, and only where something differs."""
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,50 +9,9 @@ from nodeproxy.kube.source import Change
 from nodeproxy.model.service import ServicePortName
 from nodeproxy.model.settings import ProxySettings
 from nodeproxy.ruleset.rules import FirewallChain, ServiceRules
-from nodeproxy.sync.planner import Planner
 
-from .support import Cluster, endpoints, gone, node, service, service_cidr
-
-V4 = Family.IPV4
-SETTINGS = ProxySettings(cluster_cidrs=("10.244.0.0/16",))
-
-Updates = dict[ServicePortName, ServiceRules | None]
-
-
-class Planning:
-    """A planner and the cluster that it plans for."""
-
-    def __init__(self, *changes: Change, proxy_settings: ProxySettings = SETTINGS) -> None:
-        self.cluster = Cluster(node(), *changes)
-        self.settings = proxy_settings
-        self.planner = Planner(V4, proxy_settings, self.cluster.store.view)
-        self.present: Sequence[str] = ("192.0.2.1",)
-        self.cluster.store.take()
-        self.move()
-        self.planner.update(self.cluster.store.everything())
-
-    def update(self, *changes: Change) -> Updates:
-        return self.planner.update(self.cluster.apply(*changes).services)
-
-    def move(self, *changes: Change) -> Updates | None:
-        """Take new surroundings; what changed, or None if nothing of a Service can have."""
-        self.planner.update(self.cluster.apply(*changes).services)
-        if not self.planner.move(self.cluster.surroundings(V4, self.present)):
-            return None
-        return self.planner.update(self.cluster.store.everything())
-
-    def fresh(self) -> Planner:
-        """A planner that sees everything at once, as it is now."""
-        other = Planner(V4, self.settings, self.cluster.store.view)
-        other.move(self.cluster.surroundings(V4, self.present))
-        other.update(self.cluster.store.everything())
-        return other
-
-    def chain(self, name: str) -> tuple[str, ...]:
-        """The rules of one of the base chains."""
-        return next(
-            tuple(rule.text for rule in chain.rules) for chain in self.planner.base[0].chains if chain.name == name
-        )
+from .planning import Planning
+from .support import endpoints, gone, node, service, service_cidr
 
 
 def name(of: str) -> ServicePortName:
@@ -289,12 +246,15 @@ def _services(draw: st.DrawFn) -> Change:
 
 
 _slices = st.builds(
-    lambda of, hosts, number, where, zones: endpoints(of, hosts, name=number, node=where, zones=zones),
+    lambda of, hosts, number, where, zones, port_name: endpoints(
+        of, hosts, name=number, node=where, zones=zones, port_name=port_name
+    ),
     st.sampled_from((*_NAMES, None)),
     _hosts,
     st.sampled_from(("s1", "s2", "s3", "s4")),
     st.sampled_from(("node-a", "node-b")),
     st.sampled_from(((), ("zone-a",), ("zone-b",))),
+    st.sampled_from(("", "", "other")),
 )
 _deletions = st.sampled_from(
     [gone("Service", of) for of in _NAMES] + [gone("EndpointSlice", f"s{i}") for i in (1, 2, 3, 4)]
@@ -334,3 +294,4 @@ def test_any_sequence_of_changes_leads_where_a_fresh_start_would(batches: list[t
     assert planning.planner.plans == fresh.plans
     assert planning.planner.base == fresh.base
     assert planning.planner.clashes() == fresh.clashes()
+    assert planning.planner.unmatched == fresh.unmatched

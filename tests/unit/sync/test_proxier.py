@@ -7,6 +7,7 @@ import pytest
 
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.source import Change
+from nodeproxy.model.service import ServicePortName
 from nodeproxy.model.settings import ProxySettings
 
 from .support import (
@@ -79,8 +80,26 @@ def test_partial_sync_writes_only_what_changed() -> None:
     chains = set(re.findall(r"(?:service|local|external|endpoint)-\w{8}-(\S+)", text))
     assert {chain.partition("__")[0] for chain in chains} == {"ns/many/tcp/"}
     assert "add chain" not in text
-    assert table.last.changed == 1
+    assert table.last.changed == (ServicePortName("ns", "many", "", "TCP"),)
     assert view(V4) == expected(table)
+
+
+def test_sync_tells_every_service_port_that_changed_and_no_other() -> None:
+    table = Table(*shop())
+    table.sync()
+    table.sync(gone("Service", "one"), endpoints("many", [1, 2, 4]), endpoints("remote", [7, 6], node="node-b"))
+    assert [name.service for name in table.last.changed] == ["many", "one"]
+    table.sync()
+    assert table.last.changed == ()
+
+
+def test_port_whose_slices_have_another_name_is_told_until_it_is_put_right() -> None:
+    """A slice for port ``web`` serves nothing of a Service whose port is called ``http``."""
+    web = ServicePortName("ns", "web", "http", "TCP")
+    table = Table(service("web", ports=[{"name": "http", "port": 80}]), endpoints("web", [1], port_name="web"))
+    assert table.journal.last_unmatched == {web: ("web TCP",)}
+    table.sync(endpoints("web", [1], port_name="http"))
+    assert table.journal.last_unmatched == {}
 
 
 def test_endpoint_that_replaces_the_only_one_rewrites_one_rule() -> None:

@@ -122,12 +122,26 @@ def test_failure_of_tidying_is_reported_and_made_good_by_the_next_sync(error: Tr
         found.nft.after = once
     else:
         found.nft.before = once
-    found.proxier.tidy()
+    assert not found.proxier.tidy(), "whoever called it has to ask for a sync"
     assert found.journal.tidying_failures == [error]
+    assert found.proxier.tidy_due() is None
     found.sync()
     assert found.last.full
     found.tidy()
     assert view(V4) == expected(found)
+
+
+def test_tidying_that_went_well_or_had_nothing_to_do_asks_for_nothing() -> None:
+    found = Table(service("a", 1), endpoints("a", [1, 2, 3]))
+    assert found.proxier.tidy(), "nothing is known of the kernel yet"
+    found.sync()
+    assert found.proxier.tidy()
+    found.sync(gone("Service", "a"))
+    due = found.proxier.tidy_due()
+    assert due is not None
+    found.clock.time = due
+    assert found.proxier.tidy()
+    assert found.journal.tidying_failures == []
 
 
 def test_error_in_the_middle_of_many_pieces_leaves_a_state_that_the_next_sync_completes() -> None:
