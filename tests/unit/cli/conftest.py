@@ -6,10 +6,11 @@ import pytest
 import yaml
 
 from unit.kernel.private_net import namespace, pytest_configure
+from unit.report.restored_logs import restored_logs
 
 from .support import MANIFESTS
 
-__all__ = ["namespace", "pytest_configure"]
+__all__ = ["namespace", "pytest_configure", "restored_logs"]
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from nodeproxy.cli import main as cli
@@ -59,6 +60,23 @@ def words(command: str, folder: Path, *more: str) -> list[str]:
     return [command, f"--manifests={folder}", "--hostname-override=node-a", *more]
 
 
+@contextmanager
+def start(*arguments: str, stdout: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+    """The program as a process that runs meanwhile; ended in any case."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "nodeproxy", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def call(*arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run the program as a process, in the namespace that the thread is in."""
     return subprocess.run(
@@ -67,5 +85,9 @@ def call(*arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedPro
         text=True,
         timeout=30,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])},
+        env=_environment(),
     )
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}

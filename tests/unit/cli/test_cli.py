@@ -1,5 +1,6 @@
 """The commands as a person or a script calls them: what they print where, and how they end."""
 
+import json
 import os
 import re
 import shutil
@@ -45,6 +46,8 @@ def test_help_goes_to_standard_output_and_ends_with_0(command: str, capsys: pyte
         ["render", "--manifests=x", "--masquerade-bit=many"],
         ["run", "--manifests=x", "--logging-format=xml"],
         ["run", "--manifests=x", "--masquerade-all=maybe"],
+        ["run", "--manifests=x", "-v"],
+        ["run", "--manifests=x", "-v", "much"],
         ["version", "--loud"],
     ],
 )
@@ -68,9 +71,8 @@ def test_flags_that_make_no_sense_end_with_2_and_are_all_named(
     shown = capsys.readouterr()
     assert shown.out == ""
     lines = shown.err.splitlines()
-    assert len(lines) == 3
-    assert all(line.startswith("nodeproxy: ") for line in lines)
-    assert [word for word in ("--masquerade-bit", "--cluster-cidr", "--detect-local-mode") if word not in shown.err] == []
+    for line, flag in zip(sorted(lines), ("--cluster-cidr", "--detect-local-mode", "--masquerade-bit"), strict=True):
+        assert line.startswith(f"nodeproxy: {flag}")
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -113,97 +115,13 @@ def test_flags_become_values(flag: str, expected: dict[str, object]) -> None:
     assert found == RawConfig(**expected)  # type: ignore[arg-type]
 
 
-# --- render ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    "flags",
-    [
-        (),
-        ("--endpoint-chains=Always", "--masquerade-all"),
-        ("--cluster-cidr=10.244.0.0/16,fd00:244::/64", "--nodeport-addresses=all"),
-        ("--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=veth"),
-    ],
+    ("words_", "level"),
+    [([], 0), (["-v", "2"], 2), (["-v=2"], 2), (["-v2"], 2), (["--v=2"], 2), (["--v", "10"], 10), (["-v=0"], 0)],
 )
-def test_rendered_rules_are_accepted_by_nft(
-    namespace: Namespace, folder: Path, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main(words("render", folder, *flags)) == 0
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    file = tmp_path / "rules.nft"
-    file.write_text(shown.out)
-    namespace.run("nft", "-c", "-f", str(file))
-    namespace.run("nft", "-f", str(file))
-    for table in ("ip", "ip6"):
-        held = namespace.run("nft", "list", "table", table, "kube-proxy")
-        assert "/shop/web/tcp/http" in held.replace("-shop", "/shop")
-        assert "8080" in held
-
-
-def test_rendering_needs_no_privilege_and_touches_no_kernel(namespace: Namespace, folder: Path) -> None:
-    done = call(*words("render", folder), prefix=["setpriv", "--bounding-set=-all", "--inh-caps=-all"])
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("table ip kube-proxy") >= 1
-    assert namespace.run("nft", "list", "ruleset") == ""
-
-
-@pytest.mark.parametrize(("family", "table", "other"), [("IPv4", "ip", "ip6"), ("IPv6", "ip6", "ip")])
-def test_one_family_is_rendered_alone(
-    folder: Path, family: str, table: str, other: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words("render", folder, f"--family={family}")) == 0
-    shown = capsys.readouterr().out
-    assert f"table {table} kube-proxy" in shown
-    assert f"table {other} kube-proxy" not in shown
-
-
-def test_rendering_twice_gives_the_same_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(words("render", folder))
-    first = capsys.readouterr().out
-    main(words("render", folder))
-    assert capsys.readouterr().out == first
-
-
-def test_one_service_is_rendered_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing of others, and no table of the family that it is not served in."""
-    assert main(words("render", folder, "--service=shop/four")) == 0
-    shown = capsys.readouterr().out
-    assert "shop/four" in shown
-    assert "10.96.0.11" in shown
-    assert "shop/web" not in shown
-    assert "chain services " not in shown
-    assert "table ip6" not in shown
-
-
-def test_service_that_is_missing_ends_with_1_and_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words("render", folder, "--service=shop/nope")) == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "shop/nope" in shown.err
-
-
-@pytest.mark.parametrize("name", ["web", "/web", "shop/"])
-def test_service_without_namespace_or_name_ends_with_2(
-    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words("render", folder, f"--service={name}")) == 2
-    assert "NAMESPACE/NAME" in capsys.readouterr().err
-
-
-def test_input_that_is_left_out_is_named_on_standard_error_and_the_rest_rendered(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "bad.yaml").write_text(
-        "apiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: shop}\nspec: {clusterIP: 10.96.0.999}\n"
-    )
-    (folder / "worse.yaml").write_text("{")
-    assert main(words("render", folder)) == 0
-    shown = capsys.readouterr()
-    assert "bad.yaml" in shown.err
-    assert "10.96.0.999" in shown.err
-    assert "worse.yaml" in shown.err
-    assert "shop/four" in shown.out
+def test_v_takes_a_level_in_every_spelling(words_: list[str], level: int) -> None:
+    """As components of Kubernetes take it, so that a DaemonSet's arguments can stay as they are."""
+    assert build_parser().parse_args(["run", "--manifests=x", *words_]).v == level
 
 
 # --- exit codes ------------------------------------------------------------------------------------------------------
@@ -260,9 +178,37 @@ def test_missing_capability_ends_with_4_and_is_named(folder: Path, command: str)
     done = call(*arguments, prefix=["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"])
     assert done.returncode == cli.NO_PERMISSION == 4
     assert done.stdout == ""
-    (line,) = (line for line in done.stderr.splitlines() if line.startswith("nodeproxy: "))
-    assert "CAP_NET_ADMIN" in line
-    assert "Traceback" not in done.stderr
+    assert done.stderr == "nodeproxy: CAP_NET_ADMIN is needed to work with nftables\n", "and no line of a library"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "flags", "kind", "word", "code"),
+    [
+        (["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"], [], "PermissionDeniedError", "CAP_", 4),
+        ([], ["--masquerade-bit=32"], "ConfigError", "--masquerade-bit 32", 2),
+        ([], ["--templates=/nonexistent"], "TemplateError", "base.nft.j2", 5),
+    ],
+)
+@pytest.mark.usefixtures("namespace")
+def test_fatal_error_is_a_line_of_json_where_the_log_is(
+    folder: Path, prefix: list[str], flags: list[str], kind: str, word: str, code: int
+) -> None:
+    done = call(*words("run", folder, "--logging-format=json", *flags), prefix=prefix)
+    assert done.returncode == code
+    assert done.stdout == ""
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert (line["event"], line["level"], line["kind"]) == ("failed", "error", kind)
+    assert word in line["error"]
+    assert line["timestamp"]
+
+
+@pytest.mark.usefixtures("namespace")
+def test_missing_folder_is_a_line_of_json_where_the_log_is(tmp_path: Path) -> None:
+    done = call(*words("run", tmp_path / "nope", "--logging-format=json"))
+    assert done.returncode == 5
+    last = [json.loads(line) for line in done.stderr.splitlines()][-1]
+    assert (last["event"], last["level"], last["kind"]) == ("failed", "error", "SourceError")
+    assert str(tmp_path / "nope") in last["error"]
 
 
 @pytest.mark.usefixtures("namespace")
