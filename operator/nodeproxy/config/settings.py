@@ -11,6 +11,7 @@ from nodeproxy.model.settings import DetectLocalMode, EndpointChains, ProxySetti
 from nodeproxy.sync.runner import Intervals
 
 NODE_PORT_KEYWORDS = ("primary", "all", "localhost")
+_MAX_PREFIX = 14  # nft takes 15 characters, the asterisk included
 _INTERFACE = re.compile(r"[A-Za-z0-9_.@:-]{1,15}")
 
 
@@ -123,6 +124,8 @@ def _detect_local_mode(raw: RawConfig, problems: list[str]) -> DetectLocalMode:
             problems.append(f"{name}: must be given for --detect-local-mode {mode}")
         elif value and not _INTERFACE.fullmatch(value):
             problems.append(f"{name} {value!r}: is not the name of an interface")
+        elif len(value) > _MAX_PREFIX and needed_by == "InterfaceNamePrefix":
+            problems.append(f"{name} {value!r}: must have {_MAX_PREFIX} characters at most")
     found: DetectLocalMode = mode
     return found
 

@@ -17,7 +17,7 @@ import tenacity
 from nodeproxy.kernel import netlink
 from nodeproxy.kernel.errors import PermissionDeniedError, ReadBackError
 from nodeproxy.kernel.netlink import Attributes, DumpInterruptedError, NftSocket, attributes, each_attribute
-from nodeproxy.kube.addresses import Family
+from nodeproxy.kube.addresses import Family, canonical_address
 from nodeproxy.ruleset.mirror import FOREIGN, Found, Mirror, SlotUse, slot_map_number
 from nodeproxy.ruleset.names import AFFINITY, is_dynamic
 from nodeproxy.ruleset.operations import Client
@@ -35,6 +35,8 @@ _TYPES = {"ipv4_addr": 7, "ipv6_addr": 8, "inet_proto": 12, "inet_service": 13}
 _LENGTHS = {7: 4, 8: 16, 12: 1, 13: 2}
 _VERDICT_TYPE = 0xFFFFFF00
 _GOTO = -4
+_TABLE_DORMANT = 0x1
+_ACCEPT = 1
 _EXPIRES = 5  # attribute of an element: milliseconds it has left
 _SET_ANONYMOUS, _SET_MAP, _SET_TIMEOUT, _SET_DYNAMIC = 0x1, 0x8, 0x10, 0x20
 
@@ -58,11 +60,17 @@ class _SetHeader:
     timeout: int
     size: int
 
+    @property
+    def is_affinity(self) -> bool:
+        return self.name.startswith(AFFINITY) and is_dynamic(self.name)
+
 
 @dataclass(slots=True)
 class _Raw:
     """A table as dumped, with as little decoding as serves."""
 
+    flags: int = 0
+    policies: dict[str, int] = field(default_factory=dict)
     chains: dict[str, tuple[str, int, int] | None] = field(default_factory=dict)
     digests: dict[str, list[str]] = field(default_factory=dict)
     uses: dict[str, SlotUse] = field(default_factory=dict)
@@ -109,16 +117,24 @@ def read_back(family: Family, base: Base) -> Found | None:
     except TableForeignError as foreign:
         foreign.clients = _clients(raw, family)
         raise
+    except (LookupError, ValueError, OSError) as error:
+        # Something that this program never writes, such as an element that matches everything.
+        unreadable = TableForeignError(f"it holds something unreadable ({type(error).__name__}: {error})")
+        unreadable.clients = _clients(raw, family)
+        raise unreadable from error
 
 
 def _dump(family: Family) -> _Raw | None:
     raw = _Raw()
     with NftSocket(family) as sock:
-        if not any(netlink.text(attributes(table)[1]) == TABLE for table in sock.dump(netlink.GET_TABLE, {})):
+        tables = {netlink.text(table[1]): table for table in map(attributes, sock.dump(netlink.GET_TABLE, {}))}
+        if TABLE not in tables:
             return None
+        raw.flags = netlink.number(tables[TABLE].get(2, memoryview(b"\0")))
         for chain in map(attributes, sock.dump(netlink.GET_CHAIN, {1: TABLE})):
             if netlink.text(chain[1]) == TABLE:
                 raw.chains[netlink.text(chain[3])] = _hook(chain)
+                raw.policies[netlink.text(chain[3])] = netlink.number(chain.get(5, memoryview(b"\1")))
         for rule in map(attributes, sock.dump(netlink.GET_RULE, {1: TABLE})):
             _read_rule(rule, raw)
         for found in map(attributes, sock.dump(netlink.GET_SET, {1: TABLE})):
@@ -126,7 +142,7 @@ def _dump(family: Family) -> _Raw | None:
             if not header.flags & _SET_ANONYMOUS:
                 raw.sets.append(header)
         for header in raw.sets:
-            if header.name.startswith(AFFINITY):
+            if header.is_affinity:
                 continue
             raw.elements[header.name] = [*_dump_elements(sock, header.name)]
     return raw
@@ -139,7 +155,7 @@ def _clients(raw: _Raw, family: Family) -> Mapping[str, Sequence[Client]]:
     found: dict[str, Sequence[Client]] = {}
     with NftSocket(family) as sock:
         for header in raw.sets:
-            if not header.name.startswith(AFFINITY) or header.key_type != wanted:
+            if not header.is_affinity or header.key_type != wanted:
                 continue
             try:
                 elements = [*_dump_elements(sock, header.name)]
@@ -222,6 +238,9 @@ def _interpret(raw: _Raw, family: Family, base: Base) -> Found:
         msg = "none of its rules is ours"
         raise TableForeignError(msg)
     mirror = Mirror()
+    if raw.flags & _TABLE_DORMANT:
+        msg = "it is dormant"
+        raise TableForeignError(msg)
     _check_hooks(raw, base)
     for name, hook in raw.chains.items():
         mirror.chains[name] = "".join(raw.digests.get(name, ()))
@@ -232,7 +251,7 @@ def _interpret(raw: _Raw, family: Family, base: Base) -> Found:
     address = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
     for header in raw.sets:
         mirror.kinds[header.name] = "map" if header.flags & _SET_MAP else "set"
-        if header.name.startswith(AFFINITY) and is_dynamic(header.name):
+        if header.is_affinity:
             if not (header.flags & _SET_TIMEOUT and header.flags & _SET_DYNAMIC):
                 msg = f"set {header.name} is declared otherwise"
                 raise TableForeignError(msg)
@@ -257,8 +276,13 @@ def _check_hooks(raw: _Raw, base: Base) -> None:
         if chain.name not in raw.chains:
             continue
         declared = _HOOK.match(chain.hook)
-        wanted = (declared[1], _HOOK_NUMBERS.get(declared[2], -1), int(declared[3])) if declared else None
-        if raw.chains[chain.name] != wanted:
+        found = raw.chains[chain.name]
+        if declared:
+            wanted = (declared[1], _HOOK_NUMBERS.get(declared[2], -1), int(declared[3]))
+            fits = found == wanted and raw.policies[chain.name] == _ACCEPT
+        else:  # no hook, or, from a changed template, one that says more
+            fits = bool(found) == bool(chain.hook)
+        if not fits:
             msg = f"chain {chain.name} is hooked otherwise"
             raise TableForeignError(msg)
     declared_names = {chain.name for chain in base.chains}
@@ -317,7 +341,7 @@ def _readers(key_type: int) -> list[tuple[int, Callable[[bytes], str | int]]]:
     """Length and reader of each field of a key, first field first."""
     reading: dict[int, Callable[[bytes], str | int]] = {
         7: lambda raw: socket.inet_ntop(socket.AF_INET, raw),
-        8: lambda raw: socket.inet_ntop(socket.AF_INET6, raw),
+        8: lambda raw: canonical_address(socket.inet_ntop(socket.AF_INET6, raw)),
         12: lambda raw: _PROTOCOLS.get(raw[0], raw[0]),
         13: lambda raw: int.from_bytes(raw, "big"),
     }
@@ -342,4 +366,4 @@ def _slots(
             yield slot, verdict
         else:
             port = int.from_bytes(data[length : length + 2], "big")
-            yield slot, Target(socket.inet_ntop(address, bytes(data[:length])), port)
+            yield slot, Target(canonical_address(socket.inet_ntop(address, bytes(data[:length]))), port)

@@ -69,6 +69,49 @@ def _slow_canonical_address(text: str) -> str:
     return address.compressed
 
 
+def unicast_address(text: str) -> str:
+    """:func:`canonical_address`, of an address that a Service may have.
+
+    Raises:
+        ValueError: it is no address, or one that no Service can have: unspecified, loopback, multicast or reserved.
+    """
+    address = canonical_address(text)
+    kind = _special(address)
+    if kind and kind != "link-local":
+        msg = f"{text!r} is {kind}"
+        raise ValueError(msg)
+    return address
+
+
+def endpoint_address(text: str) -> str:
+    """:func:`canonical_address`, of an address that an endpoint may have; the API server refuses the same.
+
+    Raises:
+        ValueError: it is no address, or unspecified, loopback, link-local, multicast or reserved.
+    """
+    address = canonical_address(text)
+    if kind := _special(address):
+        msg = f"{text!r} is {kind}"
+        raise ValueError(msg)
+    return address
+
+
+def _special(address: str) -> str:
+    """What is special about a canonical address; empty if nothing is. Textual, since it is asked of every endpoint."""
+    if ":" in address:
+        if address in {"::", "::1"}:
+            return "unspecified" if address == "::" else "loopback"
+        if address.startswith("ff") and address.index(":") == 4:
+            return "multicast"
+        return "link-local" if address.startswith(("fe8", "fe9", "fea", "feb")) and address.index(":") == 4 else ""
+    first = int(address[: address.index(".")])
+    if first in {0, 127}:
+        return "loopback" if first else "unspecified"
+    if first >= 224:
+        return "multicast" if first < 240 else "reserved"
+    return "link-local" if address.startswith("169.254.") else ""
+
+
 def canonical_cidr(text: str) -> str:
     """The one spelling of a CIDR: trimmed, leading zeros read as decimal, host bits cleared.
 

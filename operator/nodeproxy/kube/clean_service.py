@@ -3,7 +3,7 @@
 import msgspec
 
 from nodeproxy.kube import names
-from nodeproxy.kube.addresses import Family, canonical_address, canonical_cidr, family_of
+from nodeproxy.kube.addresses import Family, canonical_cidr, endpoint_address, family_of, unicast_address
 from nodeproxy.kube.notes import Notes, Rejected, show
 from nodeproxy.kube.objects import LoadBalancerIngress, Service, ServicePortSpec, ServiceSpec, ServiceStatus
 
@@ -67,14 +67,14 @@ def _cluster_ips(spec: ServiceSpec, notes: Notes) -> dict[str, object]:
     read = tuple(
         canonical
         for index, text in enumerate(given)
-        if text and (canonical := notes.read(canonical_address, text, f"spec.clusterIPs[{index}]")) is not None
+        if text and (canonical := notes.read(unicast_address, text, f"spec.clusterIPs[{index}]")) is not None
     )
     if read != given:
         changes["cluster_ips"] = read
     # The first of the list repeats the single field: say once what is wrong with both.
     repeated = bool(given) and first == given[0]
     quiet = Notes("", "") if repeated else notes
-    canonical_first = quiet.read(canonical_address, first, "spec.clusterIP") if first else None
+    canonical_first = quiet.read(unicast_address, first, "spec.clusterIP") if first else None
     canonical_first = canonical_first or (read[0] if read else None)
     if canonical_first != first:
         changes["cluster_ip"] = canonical_first
@@ -144,7 +144,7 @@ def _external_ips(spec: ServiceSpec, notes: Notes) -> dict[str, object]:
     read = tuple(
         canonical
         for index, text in enumerate(given)
-        if text and (canonical := notes.read(canonical_address, text, f"spec.externalIPs[{index}]")) is not None
+        if text and (canonical := notes.read(endpoint_address, text, f"spec.externalIPs[{index}]")) is not None
     )
     return {"external_ips": read} if read != given else {}
 
@@ -216,7 +216,7 @@ def _clean_ingress(entry: LoadBalancerIngress, path: str, notes: Notes) -> LoadB
         return None
     if not entry.ip:  # A host name, which is for DNS.
         return entry
-    canonical = notes.read(canonical_address, entry.ip, f"{path}.ip")
+    canonical = notes.read(unicast_address, entry.ip, f"{path}.ip")
     if canonical is None or canonical == entry.ip:
         return entry if canonical else None
     return msgspec.structs.replace(entry, ip=canonical)

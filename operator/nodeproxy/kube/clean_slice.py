@@ -3,7 +3,7 @@
 import msgspec
 
 from nodeproxy.kube import names
-from nodeproxy.kube.addresses import Family, canonical_address, family_of
+from nodeproxy.kube.addresses import Family, endpoint_address, family_of
 from nodeproxy.kube.notes import Notes, show
 from nodeproxy.kube.objects import EndpointEntry, EndpointHints, EndpointPort, EndpointSlice, Hint
 
@@ -82,7 +82,7 @@ def _is_clean(endpoint: EndpointEntry, family: Family) -> bool:
                 return False
     for address in endpoint.addresses:
         try:
-            if canonical_address(address) != address or (":" in address) != (family is Family.IPV6):
+            if endpoint_address(address) != address or (":" in address) != (family is Family.IPV6):
                 return False
         except ValueError:
             return False
@@ -105,7 +105,7 @@ def _clean_endpoint(endpoint: EndpointEntry, family: Family, path: str, notes: N
 def _clean_addresses(given: tuple[str, ...], family: Family, path: str, notes: Notes) -> tuple[str, ...]:
     addresses = []
     for index, text in enumerate(given):
-        canonical = notes.read(canonical_address, text, f"{path}[{index}]")
+        canonical = notes.read(endpoint_address, text, f"{path}[{index}]")
         if canonical is None:
             continue
         if family_of(canonical) != family:

@@ -16,6 +16,7 @@ from nodeproxy.kube.yaml_documents import YamlError, load_documents
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 MAX_BYTES = 64 * 1024 * 1024
+MAX_YAML_BYTES = 4 * 1024 * 1024  # YAML takes a hundred times its size in memory, and a second a megabyte
 _MAX_LIST_DEPTH = 8
 _TYPED_LISTS = {f"{kind}List": kind for kind in API_VERSIONS}
 
@@ -65,6 +66,9 @@ def parse_manifest(data: bytes, name: str) -> ManifestFile:
     is_json = PurePath(name).suffix.lower() == ".json"
     if (is_json or head.startswith(b"{")) and _parse_one_json(data, f"{name}#1", manifest):
         return manifest
+    if not is_json and len(data) > MAX_YAML_BYTES:
+        msg = f"has more than {MAX_YAML_BYTES} bytes of YAML: cut it into several files, or make it JSON"
+        raise ManifestError(msg)
     try:
         for number, document in enumerate(_documents(text, is_json=is_json), start=1):
             if document is not None:

@@ -58,7 +58,7 @@ def load_documents(text: str) -> Iterator[Any]:
             yield loader.construct_document(node)
     except YamlError:
         raise
-    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
+    except Exception as error:  # explicit tags (`!!int ""`) make the library's constructors raise all sorts of things
         raise YamlError(_one_line(error)) from None
     finally:
         loader.dispose()

@@ -36,7 +36,7 @@ from nodeproxy.ruleset.operations import (
 )
 from nodeproxy.ruleset.render import Base, Renderer, digest_of
 from nodeproxy.ruleset.rules import NODE_PORT_IPS, BalancingChain, Element, ElementKey, ServiceRules
-from nodeproxy.ruleset.slot_ledger import SlotLedger
+from nodeproxy.ruleset.slot_ledger import LONG_AGO, Freed, SlotLedger
 
 PIECE_WEIGHT = 4000  # operations a transaction holds at most: about 200 Services of 10 endpoints
 
@@ -74,7 +74,7 @@ class _Pending:
         base: operations on what no service port owns; all else may refer to it.
         prepare: operations that nothing refers to yet.
         switch: a group of operations per service port, that puts its new rules into force.
-        retire: a group per service port, that empties what it no longer needs; after all of ``switch``, since until
+        retire: operations that empty what service ports no longer need; after all of ``switch``, since until
             then an element that moves to another service port still leads to the old owner's chain.
         taken: elements that some service port of this change wants for itself.
         released: shared elements that some service port of this change no longer wants.
@@ -183,10 +183,12 @@ class TableState:
         strays: list[Operation] = []
         if self._found is not None:
             chains = (chain for rules in wanted.values() for chain in rules.balancing() if chain.slots)
-            self._adopted = self._slots.adopt(self._found, chains)
+            self._adopted = self._slots.adopt(self._found, chains, now)
             self._found = None
             for name in self._slots.forget_empty():
                 strays.append(RemoveContainer("", self._forget_container(name), name))
+            # First of all: should what follows fail again and again, its remains must not pile up.
+            yield from cut(self._free_slots(self._slots.free(LONG_AGO)), [], PIECE_WEIGHT)
         pending = _Pending(now, correcting=True)
         self._change_base(base, pending.base)
         yield from self._change_services(wanted, pending, PIECE_WEIGHT)
@@ -198,11 +200,8 @@ class TableState:
 
     def tidy(self, now: float) -> Iterator[Piece]:
         """Operations that delete what went out of use and is due."""
-        operations: list[Operation] = []
         freed = self._slots.free(now - SLOT_GRACE)
-        for use in freed.uses:
-            operations += free_slots("", use.map_name, use.slots.offset, use.slots.size)
-        operations += [RemoveContainer("", self._forget_container(name), name) for name in freed.maps]
+        operations = self._free_slots(freed)
         for name, since in list(self._retired_chains.items()):
             if since + CHAIN_GRACE > now:
                 continue
@@ -213,6 +212,13 @@ class TableState:
             del self._retired_chains[name], self.mirror.chains[name]
             operations.append(RemoveChain("", name))
         yield from cut(operations, [], PIECE_WEIGHT)
+
+    def _free_slots(self, freed: Freed) -> list[Operation]:
+        operations: list[Operation] = []
+        for use in freed.uses:
+            operations += free_slots("", use.map_name, use.slots.offset, use.slots.size)
+        operations += [RemoveContainer("", self._forget_container(name), name) for name in freed.maps]
+        return operations
 
     # --- service ports -------------------------------------------------------------------------------------------
 
@@ -244,9 +250,7 @@ class TableState:
                 yield from cut(pending.prepare, [], limit)
                 pending.prepare = []
                 big, filled, counted = True, 0, 0
-        leftovers = self._unshare(pending.released)
-        if leftovers:
-            pending.switch.append(leftovers)
+        pending.switch += [[operation] for operation in self._unshare(pending.released)]
         if limit is None:
             yield Piece(pending.prepare, pending.groups())
         elif not big and weight(pending.prepare) + sum(map(weight, pending.groups())) <= limit:
@@ -322,8 +326,8 @@ class TableState:
         for affinity_set in old.rules.sets:
             if affinity_set.name not in kept_sets:
                 retire.append(RemoveContainer(owner, self._forget_container(affinity_set.name), affinity_set.name))
-        if retire:
-            pending.retire.append(retire)
+        # May be cut anywhere: chains come before the sets that they refer to.
+        pending.retire += [[operation] for operation in retire]
         for element in old.rules.elements:
             if (element.container, element.key) in pending.taken:
                 continue

@@ -227,7 +227,7 @@ class Piece:
 
     Attributes:
         prepare: operations that nothing refers to yet, in order; may be cut anywhere.
-        switch: groups of operations that put things into force; may be cut between groups only.
+        switch: groups of operations that put things into force; to be cut between groups only.
     """
 
     prepare: list[Operation] = field(default_factory=list)
@@ -242,16 +242,27 @@ class Piece:
         return found
 
     def halves(self) -> "tuple[Piece, Piece] | None":
-        """Two pieces to apply one after the other in its place; None if it can't be cut."""
+        """Two pieces to apply one after the other in its place; None if it can't be cut without a gap."""
         if self.prepare and self.switch:
             return Piece(prepare=self.prepare), Piece(switch=self.switch)
-        whole: list[Operation] | list[list[Operation]] = self.prepare or self.switch
-        if len(whole) < 2:
-            return None
-        middle = len(whole) // 2
-        if self.prepare:
+        if len(self.prepare) > 1:
+            middle = len(self.prepare) // 2
             return Piece(prepare=self.prepare[:middle]), Piece(prepare=self.prepare[middle:])
-        return Piece(switch=self.switch[:middle]), Piece(switch=self.switch[middle:])
+        if len(self.switch) > 1:
+            middle = len(self.switch) // 2
+            return Piece(switch=self.switch[:middle]), Piece(switch=self.switch[middle:])
+        return None
+
+    def broken(self) -> "tuple[Piece, Piece] | None":
+        """Two pieces in the place of a single group, as a last resort; None if it is a single operation.
+
+        What the group is about may be served badly for the moment between the two. That is better than never.
+        """
+        operations = self.operations()
+        if len(operations) < 2:
+            return None
+        middle = len(operations) // 2
+        return Piece(switch=[operations[:middle]]), Piece(switch=[operations[middle:]])
 
     def owners(self) -> list[str]:
         """Whose operations these are, without doubles, in order."""

@@ -9,7 +9,7 @@ from nodeproxy.ruleset.names import SLOT_MAPS
 from nodeproxy.ruleset.rules import BalancingChain
 from nodeproxy.ruleset.slots import SlotPool, SlotRange
 
-_LONG_AGO = float("-inf")
+LONG_AGO = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class SlotLedger:
     def __init__(self) -> None:
         self._pools = {prefix: SlotPool() for prefix in SLOT_MAPS}
         self._retired: list[tuple[float, SlotUse]] = []  # and since when it is out of use
+        self._beyond: list[SlotUse] = []  # filled by somebody else, behind the end of a map
 
     def take(self, chain: BalancingChain) -> tuple[SlotUse, int | None]:
         """Take fresh slots for a chain.
@@ -44,12 +45,20 @@ class SlotLedger:
         slots, new = pool.allocate(len(chain.slots))
         return SlotUse(chain.slot_maps, slots), pool.capacity(slots.number) if new else None
 
-    def adopt(self, found: Found, chains: Iterable[BalancingChain]) -> Mapping[str, SlotUse]:
+    def adopt(self, found: Found, chains: Iterable[BalancingChain], now: float) -> Mapping[str, SlotUse]:
         """Take those slots that a table was found with and that are right for ``chains``; all others are out of use.
+
+        Slots that no chain draws from may be emptied at once, those that one still draws from after a while.
+
+        Args:
+            found: the table.
+            chains: the chains that want slots.
+            now: monotonic seconds.
 
         Returns:
             the slots by chain.
         """
+        drawn = {(use.map_name, slot) for use in found.uses.values() for slot in range(use.slots.offset, use.slots.end)}
         for map_name, capacity in found.capacities.items():
             if known := slot_map_number(map_name):
                 self._pools[known[0]].declare(known[1], capacity)
@@ -64,7 +73,12 @@ class SlotLedger:
                 adopted[chain.name] = use
         for map_name, content in found.slots.items():
             if known := slot_map_number(map_name):
-                self._retired += [(_LONG_AGO, use) for use in self._unclaimed(*known, sorted(content))]
+                end = found.capacities[map_name]
+                self._beyond += [SlotUse(known[0], SlotRange(known[1], slot, 1)) for slot in content if slot >= end]
+                busy = [slot for slot in content if (map_name, slot) in drawn]
+                idle = [slot for slot in content if (map_name, slot) not in drawn]
+                self._retired += [(now, use) for use in self._unclaimed(*known, sorted(busy))]
+                self._retired += [(LONG_AGO, use) for use in self._unclaimed(*known, sorted(idle))]
         return adopted
 
     def retire(self, uses: Iterable[SlotUse], now: float) -> None:
@@ -79,9 +93,10 @@ class SlotLedger:
         """Give back the slots that are out of use since ``until`` or longer."""
         due = [(since, use) for since, use in self._retired if since <= until]
         self._retired = [(since, use) for since, use in self._retired if since > until]
+        beyond, self._beyond = self._beyond, []
         emptied = [use.map_name for _, use in due if self._pools[use.prefix].release(use.slots)]
         return Freed(
-            uses=tuple(use for _, use in due if use.map_name not in emptied),
+            uses=(*(use for _, use in due if use.map_name not in emptied), *beyond),
             maps=tuple(sorted(emptied)),
             oldest=min((since for since, _ in due), default=None),
         )

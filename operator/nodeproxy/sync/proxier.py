@@ -157,7 +157,7 @@ class Proxier:
         try:
             self._nft.run(self._planner.renderer.transaction(piece.operations()))
         except TooLongError:
-            halves = piece.halves()
+            halves = piece.halves() or piece.broken()
             if halves is None:
                 raise
             for half in halves:
