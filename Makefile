@@ -20,8 +20,6 @@ AS_ROOT := tools/as-root.sh
 
 # Passed to pytest: make test ARGS="tests/unit -k slices"
 ARGS ?=
-# Passed to the demo: make demo DEMO_ARGS=--help
-DEMO_ARGS ?=
 
 .PHONY: help setup demo test lint typecheck check format clean
 
@@ -32,7 +30,7 @@ setup: ## install Debian packages and the virtual environment .venv (only what i
 	@tools/setup.sh
 
 demo: setup ## build a small world of network namespaces and balance real connections in it
-	@$(AS_ROOT) $(PY) demo/demo.py $(DEMO_ARGS)
+	@$(AS_ROOT) $(PY) demo/demo.py
 
 test: setup ## run the unit tests and the tests with real packets (ARGS="..." goes to pytest)
 	@$(AS_ROOT) $(PY) -m pytest -o cache_dir="$(CACHE)/pytest" $(ARGS)

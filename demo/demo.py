@@ -2,9 +2,14 @@
 
 Two nodes, a pod for each endpoint that answers with its name, and a client outside are made out of network
 namespaces; nodeproxy runs on node-a. Needs root, or a kernel that lets users make user namespaces. Nothing is left
-behind. Exit code 0: every Service answered as it should.
+behind but a copy of the manifests as they are in the end, for the command lines shown. Exit code 0: every Service
+answered as it should.
 """
 
+import contextlib
+import os
+import re
+import shlex
 import shutil
 import sys
 import time
@@ -14,7 +19,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tests"))
+ROOT = HERE.parent
+sys.path.insert(0, str(ROOT / "tests"))
 
 from shop import Frontend, Shop  # noqa: E402
 
@@ -30,6 +36,12 @@ NODE = "node-a"
 TRIES = 12
 KILLED = "frontend-2"
 SHOWN = "default/frontend"
+LEGEND = f"""\
+  How to read it: "-1:5  -2:7" says that of {TRIES} connections pod 1 of the Service (checkoutservice-1) answered 5, and
+  pod 2 answered 7; frontend-external has the pods of frontend. "dropped" and "rejected" stand where the Service lets
+  nobody in, or has no pod. "other net": the client outside has an address that the Service's source ranges exclude.
+  "(!)" would mark what is not as it should be.
+"""
 
 
 def say(text: str = "") -> None:
@@ -54,9 +66,17 @@ def outcome_name(outcome: Outcome) -> str:
 
 
 def short(counts: Counter[str], service: str) -> str:
-    """Who answered how often, in few letters: ``-1:5  -2:7``; the dash stands for the Service's name."""
+    """Who answered how often, in few letters: ``-1:5  -2:7``; before the dash belongs the Service's name."""
     names = sorted(counts)
     return "  ".join(f"{name.removeprefix(service.removesuffix('-external'))}:{counts[name]}" for name in names)
+
+
+def nodeproxy() -> list[str]:
+    """The words that start nodeproxy from the root of the repository."""
+    script = Path(sys.executable).with_name("nodeproxy")
+    if not script.exists():
+        return [sys.executable, "-m", "nodeproxy"]
+    return [str(script.relative_to(ROOT) if script.is_relative_to(ROOT) else script)]
 
 
 class Demo:
@@ -72,7 +92,7 @@ class Demo:
         self.folder = ManifestFolder()
         stack.callback(self.folder.close)
         shutil.copytree(MANIFESTS, self.folder.path, dirs_exist_ok=True)
-        with step(f"nodeproxy run --manifests … --hostname-override {NODE}, until the kernel has all rules"):
+        with step(f"nodeproxy runs on {NODE} and reads a copy of demo/manifests, until the kernel has all rules"):
             self.agent = stack.enter_context(Agent(self.world.node(NODE), [CLUSTER_CIDR], self.folder))
 
     def _serve(self) -> dict[str, Server]:
@@ -133,7 +153,7 @@ class Demo:
     def kill(self, pod: str) -> None:
         """End a pod, take it out of the manifests, and wait until connections no longer go there."""
         frontends = [frontend for frontend in self.shop.frontends if pod in self.shop.pods_of(frontend)]
-        with step(f"{pod} no longer listens, and its endpoint is removed from the manifests"):
+        with step(f"{pod} no longer listens, and its endpoint is removed from the copy of the manifests"):
             for key, server in self.servers.items():
                 if key.startswith(f"{pod}/"):
                     server.close()
@@ -143,12 +163,47 @@ class Demo:
 
     def rules(self, service: str) -> None:
         """Show a Service's rules as nodeproxy means them, and as the kernel has them."""
-        say(f"\n$ nodeproxy render --manifests {MANIFESTS.name} --hostname-override {NODE} --service {service}")
-        flags = [f"--manifests={MANIFESTS}", f"--hostname-override={NODE}", CLUSTER_CIDR]
-        say(self.agent.command("render", *flags, "--family=IPv4", f"--service={service}").rstrip())
+        say("As nodeproxy means them; this neither asks nor changes the kernel:")
+        flags = [f"--manifests={self.keep()}", f"--hostname-override={NODE}", CLUSTER_CIDR]
+        self.show(*nodeproxy(), "render", *flags, "--family=IPv4", f"--service={service}")
+        say(f"As the kernel of {NODE} has them, where all Services share the slots:")
         name = next(name for name in self.agent.chains(4) if f"-{service}/" in name)
-        say(f"\n$ nft list chain ip {TABLE} {name}")
-        say(self.agent.listing(4, "chain", name).rstrip())
+        chain = self.show("nft", "list", "chain", "ip", TABLE, name)
+        found = re.search(r"numgen random mod (\d+) offset (\d+) map @(\S+)", chain)
+        if found is None:
+            self.failures.append(f"{name} does not choose from slots")
+            return
+        first = int(found[2])
+        slots = ", ".join(str(slot) for slot in range(first, first + int(found[1])))
+        elements = self.show("nft", "get", "element", "ip", TABLE, found[3], f"{{ {slots} }}")
+        backends = [backend for backend in self.shop.backends if backend.service == service]
+        pods = {f"{backend.address} . {backend.port}": backend.pod for backend in backends}
+        for slot, target in re.findall(r"(\d+) : (\S+ \. \d+)", elements):
+            if target not in pods:
+                self.failures.append(f"slot {slot} leads to {target}, where no pod of the Service is")
+            say(f"slot {slot} is {pods.get(target, 'nobody (!)')}")
+
+    def show(self, *argv: str) -> str:
+        """Run a command on the node from the root of the repository; print it and its output, and return that."""
+        say(f"$ {shlex.join(argv)}")
+        output = self.world.node(NODE).namespace.run(*argv)
+        say(output.rstrip() + "\n")
+        return output
+
+    def keep(self) -> Path:
+        """Copy the manifests, as they are now, to where they stay when the demo is over; returns the folder.
+
+        Where that may not be written, it is the folder that the agent reads, which goes with the demo.
+        """
+        kept = Path(f".cache-{os.getuid()}", "demo")
+        with contextlib.suppress(OSError):
+            kept.mkdir(parents=True, exist_ok=True)
+            for name in self.shop.files:
+                # Renamed into place, in case that two demos run at a time.
+                shutil.copyfile(self.folder.path / name, kept / f".{name}.{os.getpid()}")
+                (kept / f".{name}.{os.getpid()}").rename(kept / name)
+            return kept
+        return self.folder.path
 
     def finish(self) -> None:
         """End the agent, and take its rules away."""
@@ -162,13 +217,14 @@ class Demo:
 def main() -> int:
     """Run the demo and return its exit code."""
     privileges.ensure()
+    os.chdir(ROOT)
     started = time.monotonic()
     with ExitStack() as stack:
         say("Building")
         demo = Demo(stack)
         chapters: list[tuple[str, Callable[[], None]]] = [
             (
-                f"{TRIES} connections to every Service from each of three places; -1:5 means its first pod, five times",
+                f"{TRIES} connections to every Service from each of three places\n{LEGEND}",
                 lambda: demo.table(demo.shop.frontends),
             ),
             (f"A pod dies: {KILLED}", lambda: demo.kill(KILLED)),

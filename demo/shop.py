@@ -68,10 +68,12 @@ class Shop:
         pods: the node of each pod, in the order of their addresses.
         backends: every pod's port that some Service leads to.
         frontends: every address of every Service that node-a answers for.
+        files: the names of the folder's files.
     """
 
     def __init__(self, folder: Path) -> None:
         self._files = {path.name: list(yaml.safe_load_all(path.read_text())) for path in sorted(folder.glob("*.yaml"))}
+        self.files = list(self._files)
         objects = [document for documents in self._files.values() for document in documents]
         slices = [document for document in objects if document["kind"] == "EndpointSlice"]
         self.pods: dict[str, str] = {}
