@@ -90,4 +90,5 @@ def call(*arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedPro
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+    # Output is buffered as it is for a user, whatever the test run's own is.
+    return {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2]), "PYTHONUNBUFFERED": ""}
