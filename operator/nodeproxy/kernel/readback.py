@@ -19,7 +19,7 @@ from nodeproxy.kernel.errors import PermissionDeniedError, ReadBackError
 from nodeproxy.kernel.netlink import Attributes, DumpInterruptedError, NftSocket, attributes, each_attribute
 from nodeproxy.kube.addresses import Family, canonical_address
 from nodeproxy.ruleset.mirror import FOREIGN, Found, Mirror, SlotUse, slot_map_number
-from nodeproxy.ruleset.names import AFFINITY, is_dynamic
+from nodeproxy.ruleset.names import AFFINITY, ENDPOINT_CHAIN_MAP, is_dynamic
 from nodeproxy.ruleset.operations import Client
 from nodeproxy.ruleset.render import TABLE, Base, Container
 from nodeproxy.ruleset.rules import DROP, ElementKey, Target
@@ -39,6 +39,8 @@ _TABLE_DORMANT = 0x1
 _ACCEPT = 1
 _EXPIRES = 5  # attribute of an element: milliseconds it has left
 _SET_ANONYMOUS, _SET_MAP, _SET_TIMEOUT, _SET_DYNAMIC = 0x1, 0x8, 0x10, 0x20
+_SET_OTHERWISE = 0x2 | 0x4 | _SET_TIMEOUT | _SET_DYNAMIC  # also constant, and interval
+_TYPE_INTEGER = 4  # what `typeof numgen` comes to
 
 
 class TableForeignError(Exception):
@@ -257,6 +259,7 @@ def _interpret(raw: _Raw, family: Family, base: Base) -> Found:
                 raise TableForeignError(msg)
             mirror.affinity[header.name] = header.timeout
         elif slot_map_number(header.name):
+            _check_slot_map(header, family)
             mirror.containers[header.name] = ""
             content = dict(_slots(raw.elements[header.name], header, address))
             found.slots[header.name] = content
@@ -305,8 +308,23 @@ def _check_declaration(container: Container, header: _SetHeader) -> None:
         key_type = key_type << 6 | _TYPES[word]
     is_map = bool(header.flags & _SET_MAP)
     data_fits = header.data_type == _VERDICT_TYPE if data == "verdict" else True
-    if header.key_type != key_type or is_map != (container.kind == "map") or not data_fits:
+    # In an interval map an element is two to the kernel, in one with a size not all may fit, and so on.
+    says_more = any(line.startswith(("flags ", "timeout ", "size ")) for line in container.lines)
+    extras_fit = says_more or not (header.flags & _SET_OTHERWISE or header.size)
+    if header.key_type != key_type or is_map != (container.kind == "map") or not (data_fits and extras_fit):
         msg = f"{container.kind} {container.name} is declared otherwise"
+        raise TableForeignError(msg)
+
+
+def _check_slot_map(header: _SetHeader, family: Family) -> None:
+    """A map that has the name of a slot map may be drawn from, and filled, so it has to be one."""
+    if header.name.startswith(ENDPOINT_CHAIN_MAP):
+        data_type = _VERDICT_TYPE
+    else:
+        data_type = _TYPES["ipv4_addr" if family is Family.IPV4 else "ipv6_addr"] << 6 | _TYPES["inet_service"]
+    is_plain_map = header.flags & (_SET_MAP | _SET_OTHERWISE) == _SET_MAP
+    if not is_plain_map or header.key_type != _TYPE_INTEGER or header.data_type != data_type:
+        msg = f"slot map {header.name} is declared otherwise"
         raise TableForeignError(msg)
 
 

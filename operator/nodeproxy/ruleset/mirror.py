@@ -62,9 +62,9 @@ class Found:
 
 
 def slot_map_number(name: str) -> tuple[str, int] | None:
-    """Prefix and number of a slot map's name; None for any other name."""
+    """Prefix and number of a slot map's name; None for any other name, also of a number that is spelled otherwise."""
     for prefix in SLOT_MAPS:
         number = name.removeprefix(prefix)
-        if number != name and number.isdecimal():
+        if number != name and number.isdecimal() and number == str(int(number)):
             return prefix, int(number)
     return None
