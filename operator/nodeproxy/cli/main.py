@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = build_parser().parse_args(arguments)
     try:
         code = int(parsed.command(parsed))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is when the descriptor was closed from the start
+            sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read the output has seen enough (`nodeproxy render | head`); nothing more can be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -84,4 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def entry_point() -> None:
     """The program."""
+    _open_standard_descriptors()
     sys.exit(main())
+
+
+def _open_standard_descriptors() -> None:
+    """Occupy 0, 1 and 2 where they were closed: else a socket gets such a number, and whoever writes there hits it."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
