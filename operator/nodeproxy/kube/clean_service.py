@@ -81,10 +81,17 @@ def _cluster_ips(spec: ServiceSpec, notes: Notes) -> dict[str, object]:
     if spec.type != "ExternalName" and canonical_first is None:
         if first or any(given):
             field = "spec.clusterIP" if first else "spec.clusterIPs"
-            raise Rejected(field, f"{show(first or given[0])} is not an IP address, and there is no other cluster IP")
+            raise Rejected(field, f"{_why_not(first or next(filter(None, given)))}, and there is no other cluster IP")
         notes.add("spec.clusterIP", "is missing: the Service cannot be served")
     changes.update(_families(spec, read, notes))
     return changes
+
+
+def _why_not(text: str) -> str:
+    """What is wrong with an address that was refused."""
+    told = Notes("", "")
+    told.read(unicast_address, text, "")
+    return told.problems[0].reason
 
 
 def _families(spec: ServiceSpec, cluster_ips: tuple[str, ...], notes: Notes) -> dict[str, object]:

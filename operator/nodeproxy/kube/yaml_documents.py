@@ -105,4 +105,7 @@ def _one_line(error: Exception) -> str:
         return f"{what}, line {mark.line + 1}, column {mark.column + 1}" if mark else what
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    return " ".join(str(error).split())[:_LONGEST_REASON]
+    what = " ".join(str(error).split())
+    if not isinstance(error, yaml.YAMLError):  # its own words, as "string index out of range", say little
+        what = f"a value can't be read, or does not fit its tag ({type(error).__name__}: {what})"
+    return what[:_LONGEST_REASON]
