@@ -58,8 +58,10 @@ def command(arguments: argparse.Namespace) -> int:
 def _stop_on_signal(agent: Agent, journal: Journal) -> None:
     received = signal.sigwait(_SIGNALS)
     asked = time.monotonic()
-    agent.stop()
-    journal.event("stopping", signal=signal.Signals(received).name)
+    try:
+        journal.event("stopping", signal=signal.Signals(received).name)
+    finally:
+        agent.stop()
     # Whoever asks again does not want to wait for a sync that hangs; some tools send the first request twice.
     while True:
         received = signal.sigwait(_SIGNALS)

@@ -60,8 +60,8 @@ class Journal:
 
     def synced(self, result: SyncResult) -> None:
         """A table is as it should be; quiet if it was already, but for the first time."""
-        news = bool(result.transactions or result.took_over or self._failing.pop(result.family, None))
-        news = news or result.family not in self._seen
+        recovered = self._failing.pop(result.family, None) is not None
+        news = recovered or bool(result.transactions or result.took_over) or result.family not in self._seen
         self._seen.add(result.family)
         values: dict[str, object] = {
             "family": result.family.label,

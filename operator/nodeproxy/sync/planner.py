@@ -145,7 +145,10 @@ class Planner:
         if key not in endpoints:  # it changed because another Service gave up, or took, one of its frontends
             endpoints[key] = merge_slices(self._lookup(key).slices, self.family)
         found = endpoints[key].get((name.port_name, name.protocol), ())
-        self._note_unmatched(name, () if found else tuple(f"{other} {protocol}" for other, protocol in endpoints[key]))
+        others = (
+            () if found else sorted(f"{other or 'the unnamed port'} {protocol}" for other, protocol in endpoints[key])
+        )
+        self._note_unmatched(name, tuple(others))
         sets = categorize(found, port, self._surroundings.node)
         return plan(port, sets, self._context, self._frontends.lost(name))
 

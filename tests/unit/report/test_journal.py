@@ -169,6 +169,15 @@ def test_recovery_is_a_line_even_if_nothing_had_to_be_written(log: Log, journal:
     assert log.lines() == []
 
 
+def test_recovery_that_had_to_write_is_over_after_its_line(log: Log, journal: Journal) -> None:
+    journal.synced(result())
+    journal.failed(V4, TransactionError("No"), 30.0)
+    journal.synced(result(transactions=1))
+    log.lines()
+    journal.synced(result(transactions=0))
+    assert log.lines() == []
+
+
 def test_failure_of_tidying_is_a_warning(log: Log, journal: Journal) -> None:
     journal.tidying_failed(V4, TransactionError("busy"))
     (event,) = log.events()

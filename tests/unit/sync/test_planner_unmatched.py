@@ -67,3 +67,10 @@ def test_port_is_noted_until_it_is_put_right_or_gone_and_again_when_it_comes_bac
     assert planning.planner.unmatched == {}
     planning.update(*wrong)
     assert planning.planner.unmatched == {HTTP: ("web TCP",)}
+
+
+def test_port_without_a_name_is_called_so_and_the_order_of_slices_does_not_matter() -> None:
+    """Else a slice that is merely written again would be a new line in the log."""
+    slices = [endpoints("web", [1], name="s"), endpoints("web", [1], name="t", port_name="admin")]
+    notes = [Planning(named_port(), *order).planner.unmatched for order in (slices, slices[::-1])]
+    assert notes == [{HTTP: ("admin TCP", "the unnamed port TCP")}] * 2
