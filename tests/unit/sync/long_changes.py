@@ -95,7 +95,7 @@ def chains_of_many_endpoints_are_replaced() -> dict[str, Any]:
     table = Table(service("big", 1), *slices("big", range(1, 2501)), settings=ALWAYS)
     table.sync()
     counting = Counting(table)
-    table.sync(*slices("big", range(4001, 6001)))
+    table.sync(*slices("big", range(4001, 7001)))
     return result(table, counting)
 
 

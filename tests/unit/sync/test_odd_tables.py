@@ -36,6 +36,7 @@ ODD = {
         "add element T affinity-AAAAAAAA-n/x/tcp/__1/1 { 80 }"
     ),
     "slot behind those that are in use": "add element T endpoints-tcp-0 { 1023 : ADDRESS . 80 }",
+    "slot beyond the size of a map": "add element T endpoints-tcp-0 { 5000 : ADDRESS . 80, 1024 : ADDRESS . 80 }",
     "slot map of another size": (
         "add map T endpoints-tcp-7 { typeof numgen random mod 1 : IP daddr . tcp dport ; size 4 ; }\n"
         "add element T endpoints-tcp-7 { 0 : ADDRESS . 80, 900 : ADDRESS . 80 }"
