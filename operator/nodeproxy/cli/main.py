@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 import structlog
 
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read the output has seen enough (`nodeproxy render | head`); nothing more can be flushed at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon(sys.stdout)
         return FAILED
     except tuple(_CODES) as error:
         if getattr(parsed, "logging_format", "text") == "json":
@@ -86,7 +87,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def entry_point() -> None:
     """The program."""
     _open_standard_descriptors()
-    sys.exit(main())
+    code = main()
+    if sys.stderr is not None:
+        try:
+            sys.stderr.flush()
+        except OSError:
+            _abandon(sys.stderr)  # what the log could not take must not decide how the program ends
+    sys.exit(code)
+
+
+def _abandon(stream: TextIO) -> None:
+    """Let what is left to write to a stream that takes nothing any more go nowhere, at exit too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _open_standard_descriptors() -> None:
