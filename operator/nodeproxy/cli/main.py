@@ -70,9 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = int(parsed.command(parsed))
         if sys.stdout is not None:  # it is when the descriptor was closed from the start
             sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read the output has seen enough (`nodeproxy render | head`); nothing more can be flushed at exit.
+    except OSError as error:
+        # The output can't be written. A closed pipe is no news: whoever read it has seen enough (`… render | head`).
         _abandon(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            print(f"nodeproxy: {error}", file=sys.stderr)
         return FAILED
     except tuple(_CODES) as error:
         if getattr(parsed, "logging_format", "text") == "json":

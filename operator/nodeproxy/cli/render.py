@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 from nodeproxy.cli.flags import HelpFormatter, add_manifests, add_traffic, raw_config
@@ -64,6 +65,8 @@ def command(arguments: argparse.Namespace) -> int:
         subject = f" {problem.subject}:" if problem.subject else ""
         field = f" {problem.field}" if problem.field else ""
         _say(f"{problem.origin}:{subject}{field} {problem.reason}" + (" (left out)" if problem.fatal else ""))
+    if loaded.ignored:
+        _say(f"ignored, being of other kinds: {_counts(loaded.ignored)}")
     found = store.node(config.node_name)
     node = node_view(found, config.node_name, config.settings.bind_address)
     stated = _stated(found, config)
@@ -90,6 +93,11 @@ def command(arguments: argparse.Namespace) -> int:
         _say(f"no rules for Service {wanted}: {reason or 'it has no port, or no ClusterIP of this family'}")
         return 1
     return 1 if any(problem.fatal for problem in loaded.problems) else 0
+
+
+def _counts(ignored: Counter[str]) -> str:
+    """``3 apps/v1 Deployment, 1 v1 Secret``."""
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
 
 
 def _remarks(planners: list[Planner], wanted: ServiceKey | None) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import re
 import socket
 from dataclasses import dataclass
-from typing import get_args
+from typing import cast, get_args
 
 from nodeproxy.config.durations import parse_duration
 from nodeproxy.kube.addresses import canonical_address, canonical_cidr, family_of
@@ -99,22 +99,17 @@ def validate(raw: RawConfig) -> Config:
 
 
 def _node_name(raw: RawConfig, problems: list[str]) -> str:
-    if raw.hostname_override is None:
-        return socket.gethostname().strip().lower()
-    name = raw.hostname_override.strip().lower()
+    given = socket.gethostname() if raw.hostname_override is None else raw.hostname_override
+    name = given.strip().lower()
     if not name:
-        problems.append("--hostname-override: must not be blank")
+        problems.append("--hostname-override: must not be blank, and must be given where the host has no name")
     return name
 
 
 def _detect_local_mode(raw: RawConfig, problems: list[str]) -> DetectLocalMode:
-    for mode in get_args(DetectLocalMode):
-        if mode == (raw.detect_local_mode or "ClusterCIDR"):
-            break
-    else:
-        problems.append(
-            f"--detect-local-mode {raw.detect_local_mode!r}: must be one of {', '.join(get_args(DetectLocalMode))}"
-        )
+    mode = raw.detect_local_mode or "ClusterCIDR"
+    if mode not in get_args(DetectLocalMode):
+        problems.append(f"--detect-local-mode {mode!r}: must be one of {', '.join(get_args(DetectLocalMode))}")
         return "ClusterCIDR"
     for needed_by, name, value in (
         ("BridgeInterface", "--pod-bridge-interface", raw.bridge_interface),
@@ -126,17 +121,15 @@ def _detect_local_mode(raw: RawConfig, problems: list[str]) -> DetectLocalMode:
             problems.append(f"{name} {value!r}: is not the name of an interface")
         elif len(value) > _MAX_PREFIX and needed_by == "InterfaceNamePrefix":
             problems.append(f"{name} {value!r}: must have {_MAX_PREFIX} characters at most")
-    found: DetectLocalMode = mode
-    return found
+    return cast("DetectLocalMode", mode)
 
 
 def _endpoint_chains(raw: RawConfig, problems: list[str]) -> EndpointChains:
-    for choice in get_args(EndpointChains):
-        if choice == raw.endpoint_chains:
-            found: EndpointChains = choice
-            return found
-    problems.append(f"--endpoint-chains {raw.endpoint_chains!r}: must be one of {', '.join(get_args(EndpointChains))}")
-    return "WhenAffinity"
+    if raw.endpoint_chains not in get_args(EndpointChains):
+        choices = ", ".join(get_args(EndpointChains))
+        problems.append(f"--endpoint-chains {raw.endpoint_chains!r}: must be one of {choices}")
+        return "WhenAffinity"
+    return cast("EndpointChains", raw.endpoint_chains)
 
 
 def _cluster_cidrs(raw: RawConfig, problems: list[str]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+import structlog
 import tenacity
 from pyroute2 import AsyncIPRoute, IPRoute
 from pyroute2.netlink.exceptions import NetlinkDumpInterrupted, NetlinkError
@@ -13,6 +14,7 @@ from nodeproxy.kernel.errors import KernelError
 from nodeproxy.kube.addresses import canonical_address
 
 _RETRY_SECONDS = 5.0
+_log = structlog.get_logger(__name__)
 
 
 class AddressesError(KernelError):
@@ -55,10 +57,10 @@ class AddressWatch:
         self._listening = threading.Event()
         self._thread = threading.Thread(target=self._run, name="address-watch", daemon=True)
 
-    def start(self, timeout: float = 5.0) -> None:
-        """Start, and wait until no change can be missed any more, ``timeout`` seconds at most."""
+    def start(self, timeout: float = 5.0) -> bool:
+        """Start, and wait until no change can be missed any more, ``timeout`` seconds at most; whether it is so."""
         self._thread.start()
-        self._listening.wait(timeout)
+        return self._listening.wait(timeout)
 
     def stop(self) -> None:
         """Stop, and wait for the thread."""
@@ -77,7 +79,9 @@ class AddressWatch:
             while True:
                 try:
                     await self._listen(after_loss=lost)
-                except (NetlinkError, OSError):
+                except Exception as error:  # whatever it is, it must not end the watch
+                    if not isinstance(error, NetlinkError | OSError):
+                        _log.exception("following interface addresses failed")
                     lost = True
                     self._changed()
                     await asyncio.sleep(_RETRY_SECONDS)

@@ -68,6 +68,7 @@ class NftSocket:
         flags = _REQUEST | _DUMP
         header = _HEADER.pack(_HEADER.size + len(body), _SUBSYSTEM | kind, flags, self._sequence, 0)
         self._socket.send(header + body)
+        interrupted = 0
         while True:
             data = memoryview(self._socket.recv(_BUFFER))
             offset = 0
@@ -76,10 +77,11 @@ class NftSocket:
                 if length < _HEADER.size:
                     raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
                 if sequence == self._sequence:
-                    if flags & _DUMP_INTERRUPTED:
-                        raise DumpInterruptedError
+                    interrupted |= flags & _DUMP_INTERRUPTED
                     if message in {_DONE, _ERROR}:
                         _raise_error(data[offset:])
+                        if interrupted:  # said only now, so that nothing of this dump is left in the socket
+                            raise DumpInterruptedError
                         return
                     yield data[offset + _MESSAGE_OFFSET : offset + length]
                 offset += (length + 3) & ~3

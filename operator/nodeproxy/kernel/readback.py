@@ -4,6 +4,7 @@ Names, elements and the digests in the comments of rules are read; what a rule d
 that a balancing rule draws from.
 """
 
+import contextlib
 import errno
 import re
 import socket
@@ -37,7 +38,7 @@ _VERDICT_TYPE = 0xFFFFFF00
 _GOTO = -4
 _TABLE_DORMANT = 0x1
 _ACCEPT = 1
-_EXPIRES = 5  # attribute of an element: milliseconds it has left
+_KEY, _EXPIRES = 1, 5  # attributes of an element: its key, the milliseconds it has left
 _SET_ANONYMOUS, _SET_MAP, _SET_TIMEOUT, _SET_DYNAMIC = 0x1, 0x8, 0x10, 0x20
 _SET_OTHERWISE = 0x2 | 0x4 | _SET_TIMEOUT | _SET_DYNAMIC  # also constant, and interval
 _TYPE_INTEGER = 4  # what `typeof numgen` comes to
@@ -155,20 +156,18 @@ def _clients(raw: _Raw, family: Family) -> Mapping[str, Sequence[Client]]:
     address = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
     wanted = _TYPES["ipv4_addr" if family is Family.IPV4 else "ipv6_addr"]
     found: dict[str, Sequence[Client]] = {}
-    with NftSocket(family) as sock:
-        for header in raw.sets:
-            if not header.is_affinity or header.key_type != wanted:
-                continue
-            try:
-                elements = [*_dump_elements(sock, header.name)]
-            except (OSError, DumpInterruptedError):
-                continue
-            found[header.name] = [_client(element, address) for element in elements if _EXPIRES in element]
+    for header in raw.sets:
+        if not header.is_affinity or header.key_type != wanted:
+            continue
+        # A set at a time, each with a socket of its own: none of them must cost the others their clients.
+        with contextlib.suppress(OSError, LookupError, ValueError, DumpInterruptedError), NftSocket(family) as sock:
+            elements = [element for element in _dump_elements(sock, header.name) if {_KEY, _EXPIRES} <= element.keys()]
+            found[header.name] = [_client(element, address) for element in elements]
     return found
 
 
 def _client(element: Attributes, address: socket.AddressFamily) -> Client:
-    raw, _ = _value(element[1])
+    raw, _ = _value(element[_KEY])
     return Client(socket.inet_ntop(address, bytes(raw)), netlink.number(element[_EXPIRES]) // 1000)
 
 

@@ -4,27 +4,13 @@ import os
 import re
 from pathlib import Path
 
-from nodeproxy.kernel.errors import PermissionDeniedError, TransactionError, UnsupportedError
+from nodeproxy.kernel.errors import TransactionError, UnsupportedError
 from nodeproxy.kernel.nft import Nft
+from nodeproxy.ruleset.render import Probe
 
 MINIMUM_KERNEL = (5, 13)
 MINIMUM_LIBNFTABLES = (1, 0, 1)
 SKIP_KERNEL_CHECK = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK"
-
-_PROBE = "nodeproxy-probe"
-# Each feature, the module that brings it where the kernel is modular, and a statement that needs it.
-_FEATURES = (
-    ("connection tracking", "nft_ct", "add rule ip {t} c ct state new accept"),
-    ("fib lookups", "nft_fib_ipv4", "add rule ip {t} c fib daddr type local accept"),
-    ("reject", "nft_reject_ipv4", "add rule ip {t} c reject"),
-    ("masquerading", "nft_masq", "add rule ip {t} p masquerade fully-random"),
-    (
-        "destination NAT by random choice",
-        "nft_numgen",
-        "add rule ip {t} n meta l4proto tcp dnat ip to"
-        " numgen random mod 2 offset 1 map {{ 1 : 192.0.2.1 . 1, 2 : 192.0.2.2 . 2 }}",
-    ),
-)
 
 
 def version_tuple(text: str) -> tuple[int, ...]:
@@ -58,28 +44,22 @@ def check_libnftables(version: str) -> None:
     raise UnsupportedError(msg)
 
 
-def check_features(nft: Nft) -> None:
+def check_features(nft: Nft, probe: Probe) -> None:
     """Have the kernel check one statement of each kind that the rules use; nothing is applied.
 
     Raises:
         UnsupportedError: names the features that are missing, and the modules that would bring them.
         PermissionDeniedError: CAP_NET_ADMIN is missing.
     """
-    head = (
-        f"add table ip {_PROBE}\nadd chain ip {_PROBE} c\n"
-        f"add chain ip {_PROBE} n {{ type nat hook prerouting priority -100 ; }}\n"
-        f"add chain ip {_PROBE} p {{ type nat hook postrouting priority 100 ; }}\n"
-    )
-    statements = [statement.format(t=_PROBE) for _, _, statement in _FEATURES]
     try:
-        nft.check(head + "\n".join(statements) + "\n")
+        nft.check("\n".join((*probe.ground, *(statement for statement, _ in probe.features), "")))
     except TransactionError:
         missing = [
-            f"{feature} (module {module}: {reason})"
-            for (feature, module, _), statement in zip(_FEATURES, statements, strict=True)
-            if (reason := _refusal(nft, head + statement + "\n"))
+            f"{feature}: {reason}"
+            for statement, feature in probe.features
+            if (reason := _refusal(nft, "\n".join((*probe.ground, statement, ""))))
         ]
-        msg = "the kernel lacks " + (", ".join(missing) or "nftables")
+        msg = "the kernel lacks " + ("; ".join(missing) or "nftables")
         raise UnsupportedError(msg) from None
 
 
@@ -91,7 +71,7 @@ def _refusal(nft: Nft, text: str) -> str:
     return ""
 
 
-def check_support(nft: Nft) -> str:
+def check_support(nft: Nft, probe: Probe) -> str:
     """Check all of it.
 
     Returns:
@@ -103,11 +83,8 @@ def check_support(nft: Nft) -> str:
     """
     check_kernel(os.uname().release, dict(os.environ))
     version = nft.version()
-    if not version:
-        # Without permission nothing can be listed either: find out which of the two it is.
-        nft.check(f"add table ip {_PROBE}\n")
     check_libnftables(version)
-    check_features(nft)
+    check_features(nft, probe)
     return version
 
 
@@ -119,14 +96,3 @@ def ipv6_usable(root: Path = Path("/proc")) -> bool:
         return (root / "sys/net/ipv6/conf/all/disable_ipv6").read_text().strip() != "1"
     except OSError:
         return True
-
-
-__all__ = [
-    "PermissionDeniedError",
-    "check_features",
-    "check_kernel",
-    "check_libnftables",
-    "check_support",
-    "ipv6_usable",
-    "version_tuple",
-]

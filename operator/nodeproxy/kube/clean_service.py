@@ -5,9 +5,8 @@ import msgspec
 from nodeproxy.kube import names
 from nodeproxy.kube.addresses import Family, canonical_cidr, endpoint_address, family_of, unicast_address
 from nodeproxy.kube.notes import Notes, Rejected, show
-from nodeproxy.kube.objects import LoadBalancerIngress, Service, ServicePortSpec, ServiceSpec, ServiceStatus
+from nodeproxy.kube.objects import MAX_PORT, LoadBalancerIngress, Service, ServicePortSpec, ServiceSpec, ServiceStatus
 
-MAX_PORT = 65_535
 MAX_AFFINITY_SECONDS = 86_400
 HEADLESS = "None"
 _IP_MODES = frozenset({"VIP", "Proxy"})

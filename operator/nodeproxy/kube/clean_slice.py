@@ -5,9 +5,7 @@ import msgspec
 from nodeproxy.kube import names
 from nodeproxy.kube.addresses import Family, endpoint_address, family_of
 from nodeproxy.kube.notes import Notes, show
-from nodeproxy.kube.objects import EndpointEntry, EndpointHints, EndpointPort, EndpointSlice, Hint
-
-MAX_PORT = 65_535
+from nodeproxy.kube.objects import MAX_PORT, EndpointEntry, EndpointHints, EndpointPort, EndpointSlice, Hint
 
 
 def clean_slice(endpoint_slice: EndpointSlice, notes: Notes) -> EndpointSlice:

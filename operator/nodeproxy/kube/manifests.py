@@ -174,6 +174,9 @@ class ManifestFolder:
             for kind in KINDS:
                 sink.complete(kind)
             self._completed = True
+            if state.ignored:
+                counts = dict(sorted(state.ignored.items()))
+                _log.info("objects of other kinds ignored", folder=str(self._path), counts=counts)
         self._report(sink)
 
     def _report(self, sink: Sink, trouble: str = "") -> None:

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 Protocol = Literal["TCP", "UDP", "SCTP"]
+MAX_PORT = 65_535
 KINDS = ("Service", "EndpointSlice", "Node", "ServiceCIDR")
 
 

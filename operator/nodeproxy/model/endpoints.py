@@ -50,9 +50,12 @@ PortKey = tuple[str, Protocol]
 
 
 def owner(endpoint_slice: EndpointSlice) -> tuple[str, str] | None:
-    """Namespace and name of the Service that a slice belongs to; None without the label that says so."""
+    """Namespace and name of the Service that a slice belongs to; None without the label that says so.
+
+    Slices labelled ``service.kubernetes.io/headless``, whatever the value, are no proxy's business.
+    """
     labels = endpoint_slice.metadata.labels
-    if labels is None or not labels.service_name:
+    if labels is None or not labels.service_name or labels.headless is not None:
         return None
     return endpoint_slice.metadata.namespace, labels.service_name
 

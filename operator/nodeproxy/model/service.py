@@ -96,7 +96,7 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
     """The ports that one Service asks for in one family, in the order of ``spec.ports``.
 
     Nothing if the Service is not served at all (:func:`why_not_served`) or has no ClusterIP of this family. Of two
-    ports with one name and protocol, which the API does not let pass, the later one counts. Node port and
+    ports with one name and protocol, which the API does not let pass, the first one counts. Node port and
     load-balancer addresses count whatever the type is: they may outlive a change of type until they are released.
     """
     if why_not_served(service) is not None:
@@ -116,6 +116,8 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
     found: dict[ServicePortName, ServicePort] = {}
     for port in spec.ports or ():
         name = ServicePortName(meta.namespace, meta.name, port.name or "", port.protocol or "TCP")
+        if name in found:
+            continue
         found[name] = ServicePort(
             name=name,
             family=family,

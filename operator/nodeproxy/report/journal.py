@@ -38,7 +38,10 @@ class SyncResult:
 
 
 class Journal:
-    """Writes the log. Its methods may be called from any thread."""
+    """Writes the log.
+
+    ``event``, ``warning`` and ``problems`` may be called from any thread, the others from the syncing thread.
+    """
 
     def __init__(self) -> None:
         self._log = structlog.get_logger("nodeproxy")
@@ -46,6 +49,7 @@ class Journal:
         self._problems: frozenset[Problem] = frozenset()
         self._clashes: dict[Family, frozenset[Clash]] = {}
         self._unmatched: dict[Family, frozenset[tuple[str, str]]] = {}
+        self._ignored_hints: dict[Family, frozenset[tuple[str, str]]] = {}
         self._warnings: frozenset[str] = frozenset()
         self._failing: dict[Family, str] = {}
         self._seen: set[Family] = set()
@@ -129,6 +133,14 @@ class Journal:
             self._log.warning(
                 "service port has no endpoints", family=family.label, service=name, endpoints_are_for=others
             )
+
+    def ignored_hints(self, family: Family, ignored: Mapping[ServicePortName, str]) -> None:
+        """Service ports whose endpoints' hints are not used, and why; logs the new ones."""
+        before = self._ignored_hints.get(family, frozenset())
+        now = frozenset((str(name), reason) for name, reason in ignored.items())
+        self._ignored_hints[family] = now
+        for name, reason in sorted(now - before):
+            self._log.info("topology hints ignored", family=family.label, service=name, reason=reason)
 
     def advice(self, sentences: Iterable[str]) -> None:
         """Sentences about what may not be meant so; logs those that are new, and those that no longer hold."""

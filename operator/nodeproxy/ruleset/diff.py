@@ -198,6 +198,18 @@ class TableState:
         strays.sort(key=lambda stray: (not isinstance(stray, RemoveElement), stray.stage))
         yield from cut([], [[stray] for stray in strays], PIECE_WEIGHT)
 
+    def settle(self, began: float, now: float) -> None:
+        """Count the time of what a change took out of use from when all of it had been applied.
+
+        Args:
+            began: the moment that the change was given, monotonic seconds.
+            now: the moment that its last piece had been applied.
+        """
+        self._slots.settle(began, now)
+        for name, since in self._retired_chains.items():
+            if since == began:
+                self._retired_chains[name] = now
+
     def tidy(self, now: float) -> Iterator[Piece]:
         """Operations that delete what went out of use and is due."""
         freed = self._slots.free(now - SLOT_GRACE)

@@ -264,10 +264,6 @@ class Piece:
         middle = len(operations) // 2
         return Piece(switch=[operations[:middle]]), Piece(switch=[operations[middle:]])
 
-    def owners(self) -> list[str]:
-        """Whose operations these are, without doubles, in order."""
-        return list(dict.fromkeys(operation.owner for operation in self.operations() if operation.owner))
-
 
 def _stage(operation: Operation) -> Stage:
     return operation.stage

@@ -87,6 +87,19 @@ class Base:
     chains: tuple[BaseChain, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Statements that show what the kernel can do.
+
+    Attributes:
+        ground: what the others need.
+        features: statements, and the feature that each needs.
+    """
+
+    ground: tuple[str, ...]
+    features: tuple[tuple[str, str], ...]
+
+
 def digest_of(rules: Iterable[Rule]) -> str:
     """What stands for a chain's rules when chains are compared."""
     return "".join(rule.digest for rule in rules)
@@ -102,16 +115,10 @@ class Renderer:
     def __init__(self, context: RenderContext, templates: Path = TEMPLATES) -> None:
         self.context = context
         self._environment = _environment(templates)
-        family_words = {
-            Family.IPV4: ("ip", "ipv4_addr", "ip daddr != 127.0.0.0/8"),
-            Family.IPV6: ("ip6", "ipv6_addr", "ip6 daddr != ::1"),
-        }
-        self.ip, address_type, not_loopback = family_words[context.family]
+        self.ip = "ip" if context.family is Family.IPV4 else "ip6"
         self._words = {
             "ip": self.ip,
             "table": TABLE,
-            "address_type": address_type,
-            "not_loopback": not_loopback,
             "mark": f"0x{1 << context.masquerade_bit:08x}",
             "masquerade_all": context.masquerade_all,
             "detector": context.detector,
@@ -172,6 +179,14 @@ class Renderer:
         """The text of a transaction; ``operations`` in the order of their stages."""
         groups = [(key[0], list(group)) for key, group in itertools.groupby(_by_container(operations), _group_of)]
         return self._text("transaction.nft.j2", groups=groups)
+
+    def probe(self) -> Probe:
+        """Statements that show what the kernel can do."""
+        lines = [line.partition(" # ") for line in self._lines("probe.nft.j2")]
+        return Probe(
+            ground=tuple(statement for statement, remark, _ in lines if not remark),
+            features=tuple((statement, feature) for statement, remark, feature in lines if remark),
+        )
 
     def cleanup(self) -> str:
         """A transaction that removes the table, whether or not it is there."""

@@ -85,6 +85,10 @@ class SlotLedger:
         """Note that slots are out of use from now (monotonic seconds) on."""
         self._retired += [(now, use) for use in uses]
 
+    def settle(self, began: float, now: float) -> None:
+        """Take what is out of use since ``began`` for out of use since ``now``."""
+        self._retired = [(now if since == began else since, use) for since, use in self._retired]
+
     def retired_since(self) -> float | None:
         """Since when the first of the slots that are to be emptied is out of use; None: there are none."""
         return min((since for since, _ in self._retired), default=None)

@@ -50,12 +50,14 @@ def advice(situation: Situation) -> Iterator[str]:
                 f"no interface of this node has an {family.label} address that accepts NodePort traffic"
                 f" ({', '.join(wanted.cidrs)}, loopback left out): NodePorts are not served over {family.label}"
             )
-    if local_detector(settings, node, node.primary) is None:
+    for family in situation.families:
+        if local_detector(settings, node, family) is not None or family not in {node.primary, *node.addresses}:
+            continue
         missing = {
-            "ClusterCIDR": f"no {node.primary.label} cluster CIDR is given (--cluster-cidr)",
-            "NodeCIDR": f"the Node states no {node.primary.label} pod CIDR",
+            "ClusterCIDR": f"no {family.label} cluster CIDR is given (--cluster-cidr)",
+            "NodeCIDR": f"the Node states no {family.label} pod CIDR",
         }.get(settings.detect_local_mode, "no interface is named")
         yield (
-            f"traffic of local pods can't be told, since {missing}: traffic to ClusterIPs is not masqueraded, and pods"
-            " are not short-circuited to all endpoints under externalTrafficPolicy Local"
+            f"{family.label} traffic of local pods can't be told, since {missing}: traffic to ClusterIPs is not"
+            " masqueraded, and pods are not short-circuited to all endpoints under externalTrafficPolicy Local"
         )

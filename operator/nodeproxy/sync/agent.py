@@ -18,7 +18,7 @@ from nodeproxy.sync.advice import Situation, advice
 from nodeproxy.sync.planner import Planner, Surroundings
 from nodeproxy.sync.proxier import Proxier
 from nodeproxy.sync.runner import Clock, Intervals, Runner, SystemClock
-from nodeproxy.sync.store import Changes, Store
+from nodeproxy.sync.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,14 @@ class Agent:
         self._journal = journal
         self._clock = clock or SystemClock()
         self._nft = Nft()
-        self._present: tuple[str, ...] = ()
+        self._present: tuple[str, ...] | None = None
         self._addresses_changed = True
-        self._node: NodeView | None = None
+        self._moved = True
+        self._node = NodeView(options.node_name)
         self._proxiers: list[Proxier] | None = None
-        self._runner = Runner(self._sync, options.intervals, self._clock, self._tidy, self._tidy_due)
+        self._runner = Runner(
+            self._sync, options.intervals, self._clock, self._tidy, self._tidy_due, self._full_sync_due
+        )
         self._store = Store(self._runner.request, journal.problems)
 
     def run(self) -> None:
@@ -70,10 +73,12 @@ class Agent:
             SourceError: the source can never work.
             TemplateError: a template is broken.
         """
-        version = check_support(self._nft)
-        Renderer(RenderContext(Family.IPV4), self._options.templates).base()  # a broken template should show now
+        renderer = Renderer(RenderContext(Family.IPV4), self._options.templates)
+        renderer.base()  # a broken template should show now
+        version = check_support(self._nft, renderer.probe())
         watch = AddressWatch(self._note_addresses)
-        watch.start()
+        if not watch.start():
+            self._journal.warning("addresses are not followed", effect="changes show with the next other one")
         try:
             self._source.start(self._store)
             self._journal.event(
@@ -103,67 +108,68 @@ class Agent:
         Returns:
             whether every table is as it should be.
         """
+        good = self._look_at_addresses()
+        if self._present is None:
+            return False  # what is in place already is better than rules for no address at all
         changes = self._store.take()
-        try:
-            proxiers = self._plan(changes)
-        except AddressesError as error:
-            self._addresses_changed = True
-            self._journal.warning("addresses unknown", error=str(error))
-            proxiers = self._proxiers or []
-            self._note(proxiers, changes)
-            return False
-        good = True
-        for proxier in proxiers:
+        moved = changes.surroundings or self._moved
+        self._moved = False
+        if moved:
+            found = self._store.node(self._options.node_name)
+            self._node = node_view(found, self._options.node_name, self._options.settings.bind_address)
+        first = self._proxiers is None
+        if self._proxiers is None:
+            self._proxiers = [self._proxier(family) for family in served_families(self._node.primary, ipv6_usable())]
+        self._advise(self._proxiers, self._present)
+        for proxier in self._proxiers:
+            try:
+                if not first:
+                    proxier.update(changes.services)
+                if moved:
+                    cidrs = self._store.service_cidrs(proxier.family)
+                    proxier.move(Surroundings(self._node, cidrs, self._present), self._store.everything)
+            except TemplateError as error:
+                self._moved = True
+                good = self._failed(proxier, error)
+                continue
             try:
                 proxier.sync()
             except (KernelError, TemplateError) as error:
-                self._journal.failed(proxier.family, error, self._options.intervals.retry)
-                good = False
+                good = self._failed(proxier, error)
         return good
 
-    def _plan(self, changes: Changes) -> list[Proxier]:
-        """Bring the plans up to date.
+    def _look_at_addresses(self) -> bool:
+        """List the interfaces' addresses if they may have changed; when that fails, the last known ones count.
 
-        Raises:
-            AddressesError: the interfaces' addresses could not be listed.
+        Returns:
+            whether they are known.
         """
-        moved = changes.surroundings or self._addresses_changed or self._node is None
-        if self._addresses_changed:
-            self._addresses_changed = False
+        looked, self._addresses_changed = self._addresses_changed, False
+        if not looked:
+            return True
+        try:
             self._present = list_addresses()
-        options = self._options
-        found = self._store.node(options.node_name)
-        if moved or self._node is None:
-            self._node = node_view(found, options.node_name, options.settings.bind_address)
-        node = self._node
-        first = self._proxiers is None
-        if self._proxiers is None:
-            families = served_families(node.primary, ipv6_usable())
-            self._proxiers = [self._proxier(family) for family in families]
-        self._journal.advice(
-            advice(
-                Situation(
-                    settings=options.settings,
-                    node=node,
-                    node_known=found is not None,
-                    families=[proxier.family for proxier in self._proxiers],
-                    present=self._present,
-                    services=self._store.service_count(),
-                )
-            )
-        )
-        for proxier in self._proxiers:
-            if not first:
-                proxier.update(changes.services)
-            if moved:
-                cidrs = self._store.service_cidrs(proxier.family)
-                proxier.move(Surroundings(node, cidrs, self._present), self._store.everything)
-        return self._proxiers
+        except AddressesError as error:
+            self._addresses_changed = True
+            self._journal.warning("addresses unknown", error=str(error))
+            return False
+        self._moved = True
+        return True
 
-    def _note(self, proxiers: list[Proxier], changes: Changes) -> None:
-        """Take changes into the plans, though the surroundings could not be looked at."""
-        for proxier in proxiers:
-            proxier.update(changes.services)
+    def _failed(self, proxier: Proxier, error: Exception) -> bool:
+        self._journal.failed(proxier.family, error, self._options.intervals.retry)
+        return False
+
+    def _advise(self, proxiers: list[Proxier], present: tuple[str, ...]) -> None:
+        situation = Situation(
+            settings=self._options.settings,
+            node=self._node,
+            node_known=self._store.node(self._options.node_name) is not None,
+            families=[proxier.family for proxier in proxiers],
+            present=present,
+            services=self._store.service_count(),
+        )
+        self._journal.advice(advice(situation))
 
     def _proxier(self, family: Family) -> Proxier:
         options = self._options
@@ -178,3 +184,6 @@ class Agent:
     def _tidy_due(self) -> float | None:
         due = [moment for proxier in self._proxiers or () if (moment := proxier.tidy_due()) is not None]
         return min(due, default=None)
+
+    def _full_sync_due(self) -> float | None:
+        return min((proxier.full_sync_due() for proxier in self._proxiers or ()), default=None)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from nodeproxy.kube.addresses import Family
 from nodeproxy.model.endpoints import Endpoint, PortKey, merge_slices
@@ -16,6 +17,8 @@ from nodeproxy.ruleset.plan import PlanContext, plan
 from nodeproxy.ruleset.render import TEMPLATES, RenderContext, Renderer
 from nodeproxy.ruleset.rules import ServiceRules
 from nodeproxy.sync.store import ServiceKey, ServiceView
+
+_Note = TypeVar("_Note", str, tuple[str, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Planner:
     Attributes:
         family: the table's family.
         plans: the rules of each service port.
+        ignored_hints: why the hints of a service port's endpoints are not used, where they are not.
         unmatched: service ports without endpoints though the slices of their Service have some, and the ports
             (name and protocol) that those are for.
 
@@ -61,13 +65,14 @@ class Planner:
     ) -> None:
         self.family = family
         self.plans: dict[ServicePortName, ServiceRules] = {}
+        self.ignored_hints: dict[ServicePortName, str] = {}
         self.unmatched: dict[ServicePortName, tuple[str, ...]] = {}
         self._settings = settings
         self._lookup = lookup
         self._templates = templates
         self._ports: dict[ServiceKey, tuple[ServicePort, ...]] = {}
         self._frontends = FrontendIndex()
-        self._surroundings = Surroundings(NodeView(""))
+        self._surroundings: Surroundings | None = None
         self._context = PlanContext("")
         self.renderer = Renderer(RenderContext(family), templates)
         self.base: BaseAndAddresses = (self.renderer.base(), ())
@@ -83,8 +88,6 @@ class Planner:
             whether every Service has to be planned and rendered again: call :meth:`update` with all of them, and
             take all of :attr:`plans` for changed.
         """
-        before = (self._surroundings.node, self.renderer.context)
-        self._surroundings = surroundings
         node, family, settings = surroundings.node, self.family, self._settings
         node_ports = node_port_addresses(settings, node, family)
         context = RenderContext(
@@ -95,11 +98,13 @@ class Planner:
             node_ports_everywhere=node_ports.match_all,
             service_cidrs=surroundings.service_cidrs,
         )
+        same = context == self.renderer.context
+        renderer = self.renderer if same else Renderer(context, self._templates)
+        self.base = (renderer.base(), select_node_port_addresses(node_ports, surroundings.present))
+        # Only now that nothing can fail any more: else the next call would take this one for done.
+        before, self._surroundings, self.renderer = self._surroundings, surroundings, renderer
         self._context = PlanContext(node.name, node.addresses.get(family, ""), settings.endpoint_chains)
-        if context != self.renderer.context:
-            self.renderer = Renderer(context, self._templates)
-        self.base = (self.renderer.base(), select_node_port_addresses(node_ports, surroundings.present))
-        return before != (node, context)
+        return not same or before is None or before.node != node
 
     def update(self, views: Mapping[ServiceKey, ServiceView]) -> dict[ServicePortName, ServiceRules | None]:
         """Plan Services anew.
@@ -140,7 +145,8 @@ class Planner:
         key = ServiceKey(name.namespace, name.service)
         port = next((port for port in self._ports.get(key, ()) if port.name == name), None)
         if port is None:
-            self._note_unmatched(name, ())
+            _note(self.unmatched, name, ())
+            _note(self.ignored_hints, name, "")
             return None
         if key not in endpoints:  # it changed because another Service gave up, or took, one of its frontends
             endpoints[key] = merge_slices(self._lookup(key).slices, self.family)
@@ -148,13 +154,19 @@ class Planner:
         others = (
             () if found else sorted(f"{other or 'the unnamed port'} {protocol}" for other, protocol in endpoints[key])
         )
-        self._note_unmatched(name, tuple(others))
-        sets = categorize(found, port, self._surroundings.node)
+        _note(self.unmatched, name, tuple(others))
+        sets = categorize(found, port, self._node)
+        _note(self.ignored_hints, name, sets.topology.ignored)
         return plan(port, sets, self._context, self._frontends.lost(name))
 
-    def _note_unmatched(self, name: ServicePortName, others: tuple[str, ...]) -> None:
-        """Remember a service port that has no endpoints because the slices have them under other names."""
-        if others:
-            self.unmatched[name] = others
-        else:
-            self.unmatched.pop(name, None)
+    @property
+    def _node(self) -> NodeView:
+        return self._surroundings.node if self._surroundings is not None else NodeView("")
+
+
+def _note(notes: dict[ServicePortName, _Note], name: ServicePortName, note: _Note) -> None:
+    """Keep a note about a service port, or forget it if it is empty."""
+    if note:
+        notes[name] = note
+    else:
+        notes.pop(name, None)

@@ -10,6 +10,7 @@ from nodeproxy.model.service import ServicePortName
 from nodeproxy.report.journal import Journal, SyncResult
 from nodeproxy.ruleset.diff import TableState
 from nodeproxy.ruleset.operations import Piece
+from nodeproxy.ruleset.render import TemplateError
 from nodeproxy.ruleset.rules import ServiceRules
 from nodeproxy.sync.planner import Planner, Surroundings
 from nodeproxy.sync.runner import Clock
@@ -59,6 +60,7 @@ class Proxier:
         self._pending.update(self._planner.update(views))
         self._journal.clashes(self.family, self._planner.clashes())
         self._journal.unmatched(self.family, self._planner.unmatched)
+        self._journal.ignored_hints(self.family, self._planner.ignored_hints)
 
     def sync(self) -> None:
         """Bring the kernel to what is planned.
@@ -101,11 +103,15 @@ class Proxier:
             return True
         try:
             self._apply(state.tidy(self._clock.now()), _Applied())
-        except KernelError as error:
+        except (KernelError, TemplateError) as error:
             self._journal.tidying_failed(self.family, error)
             return False
         self._state = state
         return True
+
+    def full_sync_due(self) -> float:
+        """When (monotonic seconds) the table has to be read back and compared at the latest."""
+        return self._last_full + self._full_every
 
     def tidy_due(self) -> float | None:
         """When :meth:`tidy` has something to do; None: there is nothing."""
@@ -123,7 +129,9 @@ class Proxier:
             return False
         state.renderer = self._planner.renderer
         try:
-            self._apply(state.change(self._pending, self._clock.now(), self._planner.base), applied)
+            began = self._clock.now()
+            self._apply(state.change(self._pending, began, self._planner.base), applied)
+            state.settle(began, self._clock.now())
         except TransactionError as error:
             self._journal.warning(
                 "table differs from what was known", family=self.family.label, error=str(error), next="full sync"
@@ -146,6 +154,7 @@ class Proxier:
         else:
             state = TableState(found, planner.renderer)
             self._apply(state.correct(wanted, now, planner.base), applied)
+            state.settle(now, self._clock.now())
         self._state = state
         return took_over
 

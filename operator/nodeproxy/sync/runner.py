@@ -53,6 +53,7 @@ class Runner:
         clock: the time.
         tidy: a chore of little weight that does not count as a run.
         tidy_due: when (monotonic seconds) it should be done; None: there is nothing to do.
+        run_due: when (monotonic seconds) there should be a run even if nobody asks; None: after ``maximum``.
     """
 
     def __init__(
@@ -62,12 +63,14 @@ class Runner:
         clock: Clock,
         tidy: Callable[[], None] = lambda: None,
         tidy_due: Callable[[], float | None] = lambda: None,
+        run_due: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._run = run
         self._intervals = intervals
         self._clock = clock
         self._tidy = tidy
         self._tidy_due = tidy_due
+        self._run_due = run_due
         self._event = threading.Event()
         self._requested = False
         self._stopped = False
@@ -102,16 +105,20 @@ class Runner:
                 continue
             if self._stopped:
                 return
-            next_time = min((moment for moment in (due, chore) if moment is not None), default=now + 3600.0)
-            self._clock.wait(self._event, next_time - now)
+            pause = min(
+                (moment - now for moment in (due, chore) if moment is not None), default=self._intervals.maximum
+            )
+            self._clock.wait(self._event, pause)
 
     def _due(self) -> float | None:
         """When the next run is due; None: nobody has asked for a first one."""
         if self._ended is None:
             return 0.0 if self._requested else None
-        pause = self._intervals.maximum
+        due = self._ended + self._intervals.maximum
         if self._requested:
-            pause = 0.0
+            due = self._ended
         elif self._failed:
-            pause = min(pause, self._intervals.retry)
-        return self._ended + max(pause, self._intervals.minimum)
+            due = min(due, self._ended + self._intervals.retry)
+        elif (latest := self._run_due()) is not None:
+            due = min(due, latest)
+        return max(due, self._ended + self._intervals.minimum)
