@@ -232,11 +232,12 @@ from nodeproxy.kernel.readback import read_back
 from nodeproxy.kernel.support import check_support
 from nodeproxy.kube.addresses import Family
 from nodeproxy.ruleset.render import RenderContext, Renderer
-base = Renderer(RenderContext(Family.IPV4)).base()
+renderer = Renderer(RenderContext(Family.IPV4))
+base = renderer.base()
 calls = (
     lambda: Nft().run("add table ip t\\n"),
     lambda: Nft().check("add table ip t\\n"),
-    lambda: check_support(Nft()),
+    lambda: check_support(Nft(), renderer.probe()),
     lambda: read_back(Family.IPV4, base),
 )
 for call in calls:

@@ -16,6 +16,10 @@ from nodeproxy.kernel.support import (
     ipv6_usable,
     version_tuple,
 )
+from nodeproxy.kube.addresses import Family
+from nodeproxy.ruleset.render import RenderContext, Renderer
+
+PROBE = Renderer(RenderContext(Family.IPV4)).probe()
 
 
 @pytest.mark.parametrize(
@@ -90,22 +94,27 @@ class Lacking(Nft):
 def test_missing_feature_and_its_module_are_named_and_no_other(word: str, names: list[str]) -> None:
     """ENOENT for a statement may mean a missing module: the message says which (B08)."""
     with pytest.raises(UnsupportedError) as caught:
-        check_features(Lacking(word))
+        check_features(Lacking(word), PROBE)
     message = str(caught.value)
     assert all(name in message for name in names)
-    assert message.count("module") == 1
+    assert message.startswith("the kernel lacks ")
+    assert message.count("(nft_") == 1
+    assert ";" not in message
     assert "No such file or directory" in message
 
 
 def test_all_missing_features_are_named_at_once() -> None:
     with pytest.raises(UnsupportedError) as caught:
-        check_features(Lacking("fib", "numgen"))
-    assert str(caught.value).count("module") == 2
+        check_features(Lacking("fib", "numgen"), PROBE)
+    message = str(caught.value)
+    assert "(nft_fib_ipv4): " in message
+    assert "nft_numgen" in message
+    assert message.count("(nft_") == 2
 
 
 def test_kernel_without_nftables_says_so() -> None:
     with pytest.raises(UnsupportedError, match="the kernel lacks"):
-        check_features(Lacking("add table"))
+        check_features(Lacking("add table"), PROBE)
 
 
 def test_missing_permission_is_not_taken_for_a_missing_feature() -> None:
@@ -114,13 +123,13 @@ def test_missing_permission_is_not_taken_for_a_missing_feature() -> None:
             raise PermissionDeniedError("no")
 
     with pytest.raises(PermissionDeniedError):
-        check_features(Forbidden())
+        check_features(Forbidden(), PROBE)
 
 
 @pytest.mark.usefixtures("namespace")
 def test_this_machine_has_it_all_and_nothing_is_left_of_the_probe() -> None:
     nft = Nft()
-    assert version_tuple(check_support(nft)) >= support.MINIMUM_LIBNFTABLES
+    assert version_tuple(check_support(nft, PROBE)) >= support.MINIMUM_LIBNFTABLES
     code, output, _ = nft._ours().cmd("list tables")
     assert (code, output) == (0, "")
 
@@ -130,9 +139,9 @@ def test_old_kernel_is_refused_before_anything_else(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(support, "MINIMUM_KERNEL", (99, 0))
     monkeypatch.delenv(SKIP_KERNEL_CHECK, raising=False)
     with pytest.raises(UnsupportedError, match="Linux"):
-        check_support(Lacking())
+        check_support(Lacking(), PROBE)
     monkeypatch.setenv(SKIP_KERNEL_CHECK, "yes")
-    check_support(Nft())
+    check_support(Nft(), PROBE)
 
 
 @pytest.mark.parametrize(

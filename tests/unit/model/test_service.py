@@ -233,9 +233,9 @@ def test_a_port_without_name_and_protocol_is_unnamed_tcp() -> None:
     assert str(port.name) == "shop/web"
 
 
-def test_of_two_ports_with_one_name_and_protocol_the_later_counts() -> None:
+def test_of_two_ports_with_one_name_and_protocol_the_first_counts() -> None:
     ports = (ServicePortSpec(port=80, name="a"), ServicePortSpec(port=81, name="a", protocol="TCP"))
-    assert only(service(ports=ports)).port == 81
+    assert only(service(ports=ports)).port == 80
 
 
 def test_lists_may_be_missing_altogether() -> None:

@@ -126,8 +126,3 @@ def test_many_slots_are_filled_and_freed_by_several_operations(count: int, sizes
     assert [operation.weight for operation in freed] == sizes
     assert [operation.offset for operation in filled] == [operation.offset for operation in freed]
     assert freed[-1].offset + freed[-1].size == 7 + count
-
-
-def test_owners_are_named_once_in_order() -> None:
-    piece = Piece([chain(2), chain(1), AddChain("", "reject-chain")], [[chain(2)], [slots(3, 1)]])
-    assert piece.owners() == ["s2", "s1", "s3"]
