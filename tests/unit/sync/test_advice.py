@@ -108,9 +108,8 @@ def test_primary_without_a_known_address_is_said() -> None:
 @pytest.mark.parametrize(
     ("mode", "values", "missing"),
     [
-        ("ClusterCIDR", {"cluster_cidrs": ()}, "no IPv4 cluster CIDR is given (--cluster-cidr)"),
-        ("ClusterCIDR", {"cluster_cidrs": ("fd00:244::/64",)}, "no IPv4 cluster CIDR is given (--cluster-cidr)"),
-        ("NodeCIDR", {}, "the Node states no IPv4 pod CIDR"),
+        ("ClusterCIDR", {"cluster_cidrs": ()}, "no {} cluster CIDR is given (--cluster-cidr)"),
+        ("NodeCIDR", {}, "the Node states no {} pod CIDR"),
         ("BridgeInterface", {}, "no interface is named"),
         ("InterfaceNamePrefix", {}, "no interface is named"),
     ],
@@ -118,10 +117,36 @@ def test_primary_without_a_known_address_is_said() -> None:
 def test_mode_that_cannot_tell_local_pods_is_said_with_what_is_missing_and_what_follows(
     mode: DetectLocalMode, values: dict[str, Any], missing: str
 ) -> None:
-    (sentence,) = sentences(settings=settings(detect_local_mode=mode, **values), node=node(pod_cidrs=()))
-    assert f", since {missing}: " in sentence
-    assert "traffic to ClusterIPs is not masqueraded" in sentence
-    assert "externalTrafficPolicy Local" in sentence
+    found = sentences(settings=settings(detect_local_mode=mode, **values), node=node(pod_cidrs=()))
+    assert found == [
+        f"{label} traffic of local pods can't be told, since {missing.format(label)}: traffic to ClusterIPs is not"
+        " masqueraded, and pods are not short-circuited to all endpoints under externalTrafficPolicy Local"
+        for label in ("IPv4", "IPv6")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "missing"),
+    [
+        ("ClusterCIDR", {"cluster_cidrs": ("10.244.0.0/16",)}, "no IPv6 cluster CIDR is given (--cluster-cidr)"),
+        ("NodeCIDR", {}, "the Node states no IPv6 pod CIDR"),
+    ],
+)
+def test_dual_stack_node_whose_local_pods_can_be_told_in_one_family_only_gets_one_sentence(
+    mode: DetectLocalMode, values: dict[str, Any], missing: str
+) -> None:
+    """The other family is the one that is not served as meant."""
+    one = node(pod_cidrs=("10.244.1.0/24",))
+    (sentence,) = sentences(settings=settings(detect_local_mode=mode, **values), node=one)
+    assert sentence.startswith(f"IPv6 traffic of local pods can't be told, since {missing}: ")
+    (sentence,) = sentences(settings=settings(cluster_cidrs=("fd00:244::/64",)))
+    assert sentence.startswith("IPv4 traffic of local pods can't be told, since no IPv4 cluster CIDR is given")
+
+
+def test_family_that_the_node_has_no_address_of_needs_no_way_to_tell_its_pods() -> None:
+    """The table of a family is kept wherever the kernel has it; a single-stack cluster has no pods of the other."""
+    single = node(addresses={V4: "192.0.2.1"})
+    assert sentences(settings=settings(cluster_cidrs=("10.244.0.0/16",)), node=single, present=("192.0.2.1",)) == []
 
 
 @pytest.mark.parametrize(
@@ -134,17 +159,18 @@ def test_mode_that_cannot_tell_local_pods_is_said_with_what_is_missing_and_what_
     ],
 )
 def test_mode_that_can_tell_local_pods_is_not_said(mode: DetectLocalMode, values: dict[str, Any]) -> None:
-    assert sentences(settings=settings(detect_local_mode=mode, **values)) == []
+    both = node(pod_cidrs=("10.244.1.0/24", "fd00:244:1::/64"))
+    assert sentences(settings=settings(detect_local_mode=mode, **values), node=both) == []
 
 
-def test_primary_family_is_the_one_whose_local_pods_must_be_told() -> None:
-    six = node(addresses={V6: "2001:db8::1", V4: "192.0.2.1"}, primary=V6)
-    assert sentences(settings=settings(cluster_cidrs=("fd00:244::/64",)), node=six) == []
-    (sentence,) = sentences(settings=settings(cluster_cidrs=("10.244.0.0/16",)), node=six)
-    assert "no IPv6 cluster CIDR" in sentence
+def test_pods_of_the_primary_family_must_be_told_even_while_its_address_is_unknown() -> None:
+    six = node(addresses={V4: "192.0.2.1"}, primary=V6)
+    found = sentences(settings=settings(cluster_cidrs=("10.244.0.0/16",), node_port_addresses=("all",)), node=six)
+    assert len(found) == 1
+    assert "no IPv6 cluster CIDR" in found[0]
 
 
 def test_several_things_are_several_sentences() -> None:
     found = sentences(services=0, node_known=False, settings=settings(cluster_cidrs=()), present=())
-    assert len(found) == 5
-    assert len(set(found)) == 5
+    assert len(found) == 6
+    assert len(set(found)) == 6
