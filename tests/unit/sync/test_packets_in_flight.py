@@ -14,17 +14,18 @@ from contextlib import contextmanager
 
 from netns.namespaces import Namespace
 from nodeproxy.kernel.nft import Nft
+from nodeproxy.kube.source import Change
 
 from .support import Table, endpoints, run, service
 
 SERVICE = "10.96.0.1"
 
 # Opens a new flow with every packet: random source address and port. Ends with its parent, or after a minute.
-SENDER = f"""
+SENDER = """
 import os, random, socket, struct, sys, time
 out = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
 parent, end = os.getppid(), time.monotonic() + 60
-target = socket.inet_aton("{SERVICE}")
+target = socket.inet_aton(sys.argv[1])
 print("ready", flush=True)
 while os.getppid() == parent and time.monotonic() < end:
     for _ in range(200):
@@ -32,7 +33,7 @@ while os.getppid() == parent and time.monotonic() < end:
         udp = struct.pack("!HHHH", random.randrange(1024, 65535), 80, 8, 0)
         ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 28, 0, 0, 64, 17, 0, source, target)
         try:
-            out.sendto(ip + udp, ("{SERVICE}", 0))
+            out.sendto(ip + udp, (sys.argv[1], 0))
         except OSError:
             pass
 """
@@ -47,13 +48,13 @@ add rule ip scale output ip daddr 10.244.0.0/16 counter drop
 
 
 @contextmanager
-def sending(namespace: Namespace) -> Iterator[None]:
+def sending(namespace: Namespace, meter: str = METER, to: str = SERVICE) -> Iterator[None]:
     """Packets to the Service from this namespace, as many as one core makes."""
     namespace.run("ip", "route", "add", "local", "10.96.0.0/16", "dev", "lo")
     namespace.run("ip", "route", "add", "local", "10.244.0.0/16", "dev", "lo")
     namespace.run("sh", "-c", "echo 1 > /proc/sys/net/netfilter/nf_conntrack_udp_timeout")
-    namespace.nft(METER)
-    sender = subprocess.Popen([sys.executable, "-c", SENDER], stdout=subprocess.PIPE, text=True)
+    namespace.nft(meter)
+    sender = subprocess.Popen([sys.executable, "-c", SENDER, to], stdout=subprocess.PIPE, text=True)
     try:
         assert sender.stdout is not None
         assert sender.stdout.readline() == "ready\n"
@@ -64,16 +65,16 @@ def sending(namespace: Namespace) -> Iterator[None]:
 
 
 def counted() -> tuple[int, int]:
-    """Packets that were not translated, and packets that were."""
+    """What the two counters of the meter have counted, in the order of their rules."""
     listed = json.loads(run("nft", "-j", "list", "table", "ip", "scale"))["nftables"]
-    lost, arrived = (
+    first, second = (
         item["counter"]["packets"]
         for entry in listed
         if "rule" in entry
         for item in entry["rule"]["expr"]
         if "counter" in item
     )
-    return lost, arrived
+    return first, second
 
 
 def test_no_packet_is_lost_while_endpoints_come_and_go(namespace: Namespace) -> None:
@@ -119,3 +120,46 @@ delete element ip t slots {{ {old}, {old + 1} }}
                 old, new = new, old
             lost, _ = counted()
     assert lost > 0
+
+
+VIP = "192.0.2.1"
+# Around the chains that look at source ranges (-110); nothing goes further.
+GATES = f"""
+add table ip scale
+add chain ip scale before {{ type filter hook output priority -120 ; }}
+add rule ip scale before ip daddr {VIP} counter
+add chain ip scale after {{ type filter hook output priority -105 ; }}
+add rule ip scale after ip daddr {VIP} counter drop
+"""
+
+
+def test_no_allowed_client_is_dropped_while_source_ranges_change(namespace: Namespace) -> None:
+    """For a moment after a transaction the kernel finds nothing in a new set of ranges; so there is no such set."""
+    count = 200
+
+    def services(ranges: list[str]) -> list[Change]:
+        return [
+            service(
+                f"s{i}",
+                i + 1,
+                type="LoadBalancer",
+                vips=[f"192.0.2.{i + 1}"],
+                ports=[{"port": 80, "protocol": "UDP"}],
+                loadBalancerSourceRanges=ranges,
+            )
+            for i in range(count)
+        ]
+
+    table = Table(*services(["10.9.0.0/16"]), *(endpoints(f"s{i}", [1], protocol="UDP") for i in range(count)))
+    table.sync()
+    namespace.run("ip", "route", "add", "local", "192.0.2.0/24", "dev", "lo")
+    changes = 0
+    with sending(namespace, GATES, VIP):
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            changes += 1
+            table.sync(*services(["10.9.0.0/16", "10.8.0.0/16"] if changes % 2 else ["10.9.0.0/16"]))
+    arrived, passed = counted()
+    assert changes > 10
+    assert arrived > 1000
+    assert passed == arrived
