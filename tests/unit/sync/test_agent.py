@@ -2,124 +2,24 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from netns.namespaces import CommandError, Namespace
+from netns.namespaces import Namespace
 from nodeproxy import __version__
-from nodeproxy.kernel.addresses import AddressesError
 from nodeproxy.kernel.errors import TransactionError
 from nodeproxy.kernel.nft import Nft
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.objects import KINDS
-from nodeproxy.kube.source import Change, Sink, SourceError
+from nodeproxy.kube.source import SourceError
 from nodeproxy.model.node import UnsupportedFamilyError
-from nodeproxy.model.settings import ProxySettings
+from nodeproxy.ruleset import diff
 from nodeproxy.ruleset.render import TemplateError
 from nodeproxy.sync import agent as module
-from nodeproxy.sync.agent import Agent, AgentOptions
 from nodeproxy.sync.proxier import Proxier
-from nodeproxy.sync.runner import Intervals
 
-from .support import NODE, TABLE_FAMILY, SilentJournal, endpoints, gone, node, service
-
-SETTINGS = ProxySettings(cluster_cidrs=("10.244.0.0/16",), node_port_addresses=("198.18.0.0/15",))
-
-
-class Speaking:
-    """A source whose words a test chooses."""
-
-    def __init__(self, *changes: Change, kinds: tuple[str, ...] = KINDS, error: Exception | None = None) -> None:
-        self.changes, self.kinds, self.error = changes, kinds, error
-        self.stopped = False
-        self._sink: Sink | None = None
-
-    def start(self, sink: Sink) -> None:
-        if self.error is not None:
-            raise self.error
-        sink.apply(self.changes)
-        for kind in self.kinds:
-            sink.complete(kind)
-        self._sink = sink
-
-    def __str__(self) -> str:
-        return "what a test says"
-
-    def stop(self) -> None:
-        self.stopped = True
-
-    @property
-    def begun(self) -> bool:
-        """Whether all that is there from the start has been said."""
-        return self._sink is not None
-
-    @property
-    def sink(self) -> Sink:
-        assert self._sink is not None
-        return self._sink
-
-
-class Journal(SilentJournal):
-    def __init__(self) -> None:
-        super().__init__()
-        self.events: list[str] = []
-        self.started: list[dict[str, object]] = []
-        self.failures: list[tuple[Family, Exception]] = []
-
-    @property
-    def sentences(self) -> list[str]:
-        """The advice that holds now."""
-        return self.advised[-1] if self.advised else []
-
-    def event(self, event: str, **values: object) -> None:
-        self.events.append(event)
-        if event == "started":
-            self.started.append(values)
-
-    def failed(self, family: Family, error: Exception, retry_seconds: float) -> None:
-        self.failures.append((family, error))
-
-
-def make(source: Speaking) -> tuple[Agent, Journal]:
-    journal = Journal()
-    options = AgentOptions(NODE, SETTINGS, Intervals(minimum=0.0, retry=0.05))
-    return Agent(source, options, journal), journal
-
-
-@contextmanager
-def running(source: Speaking) -> Iterator[Journal]:
-    """An agent that works, in a thread that is in the namespace of this one."""
-    agent, journal = make(source)
-    thread = threading.Thread(target=agent.run, name="agent")
-    thread.start()
-    try:
-        eventually(lambda: "started" in journal.events and source.begun)
-        yield journal
-    finally:
-        agent.stop()
-        thread.join(10)
-    assert not thread.is_alive()
-    assert source.stopped
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.005)
-
-
-def holds(namespace: Namespace, name: str, word: str, family: Family = Family.IPV4) -> bool:
-    """Whether a set or map of the table holds a word; False as well if there is none."""
-    try:
-        return word in namespace.run("nft", "list", "set", TABLE_FAMILY[family], "kube-proxy", name)
-    except CommandError:
-        return False
-
-
-WEB = (node(), service("web"), endpoints("web", [1, 2]))
+from .running import WEB, Speaking, eventually, holds, make, running
+from .support import NODE, gone, node, service
 
 
 @pytest.mark.parametrize("missing", KINDS)
@@ -156,12 +56,20 @@ def test_new_address_of_an_interface_accepts_node_ports_within_a_second(namespac
         eventually(lambda: not holds(namespace, "nodeport-ips", "198.18.0.7"), 1.0)
 
 
+@pytest.fixture
+def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes out of use is deleted soon."""
+    monkeypatch.setattr(diff, "SLOT_GRACE", 0.05)
+    monkeypatch.setattr(diff, "CHAIN_GRACE", 0.1)
+
+
+@pytest.mark.usefixtures("_no_grace")
 def test_unused_chains_are_deleted_without_anyone_asking(namespace: Namespace) -> None:
     source = Speaking(*WEB)
     with running(source):
         eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.10"))
         source.sink.apply([gone("Service", "web")])
-        eventually(lambda: "/web/" not in namespace.run("nft", "list", "chains", "ip"), 6.0)
+        eventually(lambda: "/web/" not in namespace.run("nft", "list", "chains", "ip"), 2.0)
 
 
 @pytest.mark.parametrize("error", [TransactionError("No"), TemplateError("firewall.nft.j2:1: broken")])
@@ -187,40 +95,6 @@ def test_family_that_fails_does_not_stop_the_other_and_is_tried_again(
         broken.clear()
         eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.9"))
         assert holds(namespace, "cluster-ips", "10.96.0.10")
-
-
-@pytest.mark.parametrize("first", [True, False], ids=["from the start", "later"])
-def test_addresses_that_cannot_be_listed_are_asked_for_again_and_no_change_is_lost(
-    namespace: Namespace, monkeypatch: pytest.MonkeyPatch, first: bool
-) -> None:
-    """The previous picture stays in force meanwhile (B15)."""
-    broken = threading.Event()
-    real = module.list_addresses
-
-    def listing() -> tuple[str, ...]:
-        if broken.is_set():
-            raise AddressesError("interrupted")
-        return real()
-
-    monkeypatch.setattr(module, "list_addresses", listing)
-    namespace.ip(["link add one type veth peer name far", "addr add 198.18.0.7/15 dev one"])
-    if first:
-        broken.set()
-    source = Speaking(*WEB)
-    with running(source) as journal:
-        if not first:
-            eventually(lambda: holds(namespace, "nodeport-ips", "198.18.0.7"))
-            broken.set()
-            namespace.ip(["addr add 198.18.0.8/15 dev one"])
-        eventually(lambda: any(event == "addresses unknown" for event, _ in journal.warned))
-        assert holds(namespace, "nodeport-ips", "198.18.0.7") is not first
-        source.sink.apply([service("late", 9), node(zone="zone-a"), gone("Service", "web")])
-        time.sleep(0.1)
-        broken.clear()
-        eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.9"))
-        eventually(lambda: not holds(namespace, "cluster-ips", "10.96.0.10"))
-        assert holds(namespace, "nodeport-ips", "198.18.0.7")
-        assert holds(namespace, "nodeport-ips", "198.18.0.8") is not first
 
 
 def test_family_that_is_off_has_no_table(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,6 +162,7 @@ def test_start_says_what_runs_where_and_from_which_source() -> None:
     assert values["libnftables"]
 
 
+@pytest.mark.usefixtures("_no_grace")
 def test_failed_tidying_is_followed_by_a_full_sync_soon(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what could not be deleted would stay until something else changes, or for an hour."""
     refused = threading.Event()
@@ -304,7 +179,7 @@ def test_failed_tidying_is_followed_by_a_full_sync_soon(namespace: Namespace, mo
     with running(source) as journal:
         eventually(lambda: len(journal.results) >= 2)
         source.sink.apply([gone("Service", "web")])
-        eventually(lambda: bool(journal.tidying_failures), 6.0)
+        eventually(lambda: bool(journal.tidying_failures), 2.0)
         eventually(lambda: sum(result.full for result in journal.results) > 2, 2.0)  # each family began with one
-        eventually(lambda: "/web/" not in namespace.run("nft", "list", "chains", "ip"), 6.0)
+        eventually(lambda: "/web/" not in namespace.run("nft", "list", "chains", "ip"), 2.0)
     assert journal.failures == []
