@@ -111,10 +111,10 @@ def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
         time.sleep(0.005)
 
 
-def holds(namespace: Namespace, name: str, word: str, family: Family = Family.IPV4) -> bool:
-    """Whether a set or map of the table holds a word; False as well if there is none."""
+def holds(namespace: Namespace, name: str, word: str, family: Family = Family.IPV4, kind: str = "set") -> bool:
+    """Whether a set (or map) of the table holds a word; False as well if there is none."""
     try:
-        return word in namespace.run("nft", "list", "set", TABLE_FAMILY[family], "kube-proxy", name)
+        return word in namespace.run("nft", "list", kind, TABLE_FAMILY[family], "kube-proxy", name)
     except CommandError:
         return False
 
