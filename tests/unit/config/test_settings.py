@@ -197,6 +197,15 @@ def test_node_name_is_the_hosts_unless_given(monkeypatch: pytest.MonkeyPatch) ->
     assert validate(RawConfig()).node_name == "worker-7.example.org"
 
 
+@pytest.mark.parametrize("blank", ["", " \t"])
+def test_host_without_a_name_is_an_error_that_names_the_flag(monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
+    """A Node of that name can't exist, so nothing would be local and nothing would say why."""
+    monkeypatch.setattr(socket, "gethostname", lambda: blank)
+    (problem,) = problems()
+    assert problem.startswith("--hostname-override: ")
+    assert validate(RawConfig(hostname_override="node-a")).node_name == "node-a"
+
+
 @pytest.mark.parametrize(
     ("sync", "minimum", "expected"),
     [

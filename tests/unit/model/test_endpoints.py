@@ -242,3 +242,13 @@ def test_a_hundred_thousand_endpoints_merge_within_seconds() -> None:
     start = time.perf_counter()
     assert len(http(*slices)) == 100_000
     assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("value", ["", "true", "false"])
+def test_slice_that_is_labelled_headless_belongs_to_no_service(value: str) -> None:
+    """Whatever the value: service.kubernetes.io/headless says that no proxy is to serve it."""
+    made = a_slice(entry())
+    assert owner(made) == ("shop", "web")
+    labels = Labels(service_name="web", headless=value)
+    meta = msgspec.structs.replace(made.metadata, labels=labels)
+    assert owner(msgspec.structs.replace(made, metadata=meta)) is None

@@ -271,6 +271,24 @@ def test_service_port_that_loses_its_endpoints_again_is_a_line_again(log: Log, j
     assert [event["service"] for event in log.events()] == ["ns/web"]
 
 
+def test_hints_that_are_not_used_are_a_line_when_that_is_new(log: Log, journal: Journal) -> None:
+    web = {named("web"): "some ready endpoints have no zone hint"}
+    journal.ignored_hints(V4, web)
+    (event,) = log.events()
+    assert (event["event"], event["level"], event["family"]) == ("topology hints ignored", "info", "IPv4")
+    assert (event["service"], event["reason"]) == ("ns/web", "some ready endpoints have no zone hint")
+    journal.ignored_hints(V4, web)
+    assert log.lines() == []
+    journal.ignored_hints(V6, web)
+    assert [event["family"] for event in log.events()] == ["IPv6"]
+    journal.ignored_hints(V4, {named("web"): "this node's zone is not known"})
+    assert [event["reason"] for event in log.events()] == ["this node's zone is not known"]
+    journal.ignored_hints(V4, {})
+    assert log.lines() == []
+    journal.ignored_hints(V4, web)
+    assert [event["service"] for event in log.events()] == ["ns/web"]
+
+
 def test_advice_is_a_line_when_it_is_new_and_one_when_it_no_longer_holds(log: Log, journal: Journal) -> None:
     journal.advice(iter(["two", "one"]))
     assert [(event["event"], event["level"], event["reason"]) for event in log.events()] == [

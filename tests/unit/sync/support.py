@@ -178,6 +178,7 @@ class SilentJournal(Journal):
         self.warned: list[tuple[str, dict[str, object]]] = []
         self.last_clashes: tuple[Clash, ...] = ()
         self.last_unmatched: dict[ServicePortName, Sequence[str]] = {}
+        self.last_ignored_hints: dict[ServicePortName, str] = {}
         self.advised: list[list[str]] = []
 
     def synced(self, result: SyncResult) -> None:
@@ -194,6 +195,9 @@ class SilentJournal(Journal):
 
     def unmatched(self, family: Family, unmatched: Mapping[ServicePortName, Sequence[str]]) -> None:
         self.last_unmatched = dict(unmatched)
+
+    def ignored_hints(self, family: Family, ignored: Mapping[ServicePortName, str]) -> None:
+        self.last_ignored_hints = dict(ignored)
 
     def advice(self, sentences: Iterable[str]) -> None:
         self.advised.append(list(sentences))

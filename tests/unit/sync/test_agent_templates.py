@@ -30,6 +30,13 @@ def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diff, "CHAIN_GRACE", 0.1)
 
 
+def save(path: Path, text: str) -> None:
+    """Replace a file at once: the agent may look at any moment."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.rename(path)
+
+
 def failing(journal: Journal, *families: Family) -> None:
     """The failures are those of templates, of these families only."""
     assert {family for family, _ in journal.failures} == set(families)
@@ -53,7 +60,7 @@ def test_fault_that_shows_with_a_service_cidr_only_fails_the_sync_until_it_is_me
         assert "base.nft.j2:1: 'no_such_word' is undefined" in str(journal.failures[0][1])
         assert holds(namespace, "cluster-ips", "10.96.0.10"), "the old rules stay"
         source.sink.apply([gone("Service", "web")])
-        base.write_text(good)
+        save(base, good)
         eventually(lambda: holds(namespace, "cluster-ips", "10.96.0.9"))
         eventually(lambda: not holds(namespace, "cluster-ips", "10.96.0.10"))
         assert "10.96.0.0/16" in namespace.run("nft", "list", "table", "ip", "kube-proxy")
@@ -76,7 +83,7 @@ def test_template_that_is_saved_by_halves_fails_the_sync_until_it_is_saved_as_a_
         assert "external.nft.j2:" in str(journal.failures[0][1])
         assert holds(namespace, "service-ips", "10.96.0.10", kind="map"), "the old rules stay"
         assert not holds(namespace, "service-ips", "198.51.100.7", kind="map")
-        external.write_text(good)
+        save(external, good)
         eventually(lambda: holds(namespace, "service-ips", "198.51.100.7", kind="map"))
 
 
@@ -104,7 +111,7 @@ def test_fault_that_shows_only_when_chains_are_deleted_leaves_them_and_stops_not
         eventually(lambda: holds(namespace, "cluster-ips", "fd00:96::7", V6))
         assert not holds(namespace, "cluster-ips", "10.96.0.10")
         assert "/web/" in chains()
-        transaction.write_text(good)
+        save(transaction, good)
         source.sink.apply([service_cidr("10.96.0.0/16")])  # templates are read anew with the rules of the base
         eventually(lambda: "/web/" not in chains())
     assert journal.failures == []

@@ -290,6 +290,22 @@ def test_hourly_full_sync_writes_nothing_where_nothing_differs() -> None:
     assert not table.last.full
 
 
+def test_full_sync_is_due_an_hour_after_the_last_full_one_whatever_came_between() -> None:
+    table = Table(*shop())
+    assert table.proxier.full_sync_due() <= table.clock.time + 3600
+    table.sync()
+    due = table.clock.time + 3600
+    assert table.proxier.full_sync_due() == due
+    table.clock.time += 3500
+    table.sync(endpoints("many", [1, 2]))
+    assert not table.last.full
+    assert table.proxier.full_sync_due() == due
+    table.clock.time = due
+    table.sync()
+    assert table.last.full
+    assert table.proxier.full_sync_due() == due + 3600
+
+
 def test_clients_that_stick_survive_a_restart_and_a_correction() -> None:
     table = Table(sticky("web"), endpoints("web", [1, 2]))
     table.sync()

@@ -24,10 +24,11 @@ class Script:
         self.duration = 0.0
         self.outcomes: list[bool] = []
         self.tidy_due: float | None = None
+        self.run_due: float | None = None
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._waits = 0
-        self.runner = Runner(self._run, intervals, self, self._tidy, lambda: self.tidy_due)
+        self.runner = Runner(self._run, intervals, self, self._tidy, lambda: self.tidy_due, lambda: self.run_due)
 
     def at(self, after: float, action: Callable[[], None]) -> None:
         """Do something ``after`` seconds from the start."""
@@ -194,6 +195,41 @@ def test_maximum_never_undercuts_the_minimum() -> None:
     script = Script(Intervals(minimum=7200.0, retry=7200.0, maximum=3600.0))
     script.request_at(0)
     assert script.play(10_000) == [0, 7200]
+
+
+def test_run_that_is_due_comes_then_though_others_came_meanwhile(script: Script) -> None:
+    """The maximum alone would put it off with each of them."""
+    script.run_due = START + 3600
+    script.request_at(0, 1000, 3500, 7000)
+    script.at(3600.5, lambda: setattr(script, "run_due", START + 7200))
+    assert script.play(7200.5) == [0, 1000, 3500, 3600, 7000, 7200]
+
+
+def test_run_that_is_due_is_never_sooner_than_the_minimum_after_the_last(script: Script) -> None:
+    script.run_due = START + 5.5
+    script.request_at(0, 5)
+    script.at(6.5, lambda: setattr(script, "run_due", None))
+    assert script.play(100) == [0, 5, 6]
+
+
+def test_run_that_is_due_later_does_not_put_off_the_maximum(script: Script) -> None:
+    script.run_due = START + 10_000
+    script.request_at(0)
+    assert script.play(4000) == [0, 3600]
+
+
+def test_nothing_is_due_before_the_first_request(script: Script) -> None:
+    script.run_due = START + 5
+    assert script.play(100) == []
+
+
+def test_failed_run_is_tried_again_after_the_retry_time_though_one_is_overdue(script: Script) -> None:
+    """A full sync that fails stays due; it must not be repeated every second."""
+    script.run_due = START
+    script.outcomes = [False, False, True]
+    script.request_at(0)
+    script.at(60.5, lambda: setattr(script, "run_due", None))
+    assert script.play(100) == [0, 30, 60]
 
 
 def test_tidying_is_done_when_due_and_is_no_run(script: Script) -> None:

@@ -10,7 +10,7 @@ from nodeproxy.kube.objects import KINDS
 from nodeproxy.kube.source import Change, Problem
 from nodeproxy.sync.store import ServiceKey, ServiceView, Store
 
-from .support import NODE, endpoints, gone, node, service, service_cidr
+from .support import NODE, change, endpoints, gone, node, service, service_cidr
 
 WEB, API = ServiceKey("ns", "web"), ServiceKey("ns", "api")
 
@@ -113,6 +113,19 @@ def test_slice_that_loses_its_label_leaves_its_service(store: Woken) -> None:
     store.apply([endpoints(None, [1], name="s")])
     changed = store.take().services
     assert {key: names(view) for key, view in changed.items()} == {WEB: []}
+
+
+def test_slice_that_is_labelled_headless_leaves_its_service_until_it_is_not(store: Woken) -> None:
+    labels = {"kubernetes.io/service-name": "web", "service.kubernetes.io/headless": ""}
+    headless = change("EndpointSlice", "s", "ns", metadata={"labels": labels}, addressType="IPv4", endpoints=[])
+    store.apply([service("web"), headless])
+    assert {key: names(view) for key, view in store.take().services.items()} == {WEB: []}
+    store.apply([endpoints("web", [1], name="s")])
+    assert {key: names(view) for key, view in store.take().services.items()} == {WEB: ["s"]}
+    store.apply([headless])
+    assert {key: names(view) for key, view in store.take().services.items()} == {WEB: []}
+    store.apply([gone("EndpointSlice", "s")])
+    assert store.take().services == {}
 
 
 def test_unlabelled_slice_changes_nothing_until_it_is_labelled(store: Woken) -> None:
