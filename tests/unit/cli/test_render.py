@@ -165,6 +165,16 @@ def test_input_that_is_taken_in_part_is_named_and_ends_with_0(folder: Path, caps
     assert "shop/part" in shown.out
 
 
+def test_objects_of_other_kinds_are_counted_and_no_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "web"}}
+    write(folder, "others", *[{**deployment, "metadata": {"name": f"web-{n}"}} for n in range(3)], secret)
+    assert main(words("render", folder, CLUSTER)) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ("nodeproxy: ignored, being of other kinds: 3 apps/v1 Deployment, 1 v1 Secret\n")
+    assert "shop/four" in shown.out
+
+
 # --- remarks ---------------------------------------------------------------------------------------------------------
 
 
@@ -255,3 +265,22 @@ def test_pipe_that_nobody_reads_ends_it_without_a_traceback(folder: Path) -> Non
             assert process.wait(20) == 1
     finally:
         os.close(write_end)
+
+
+# --- full disks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [(), ("--service=shop/four",)], ids=["while writing", "at the end"])
+def test_output_that_cannot_be_written_is_one_line_and_ends_with_1(folder: Path, flags: tuple[str, ...]) -> None:
+    """As `nodeproxy render >/dev/full` does; a little only goes out at the end."""
+    many = [
+        service(f"s{n}", {"clusterIP": f"10.97.{n // 250}.{n % 250}", "ports": [{"port": 80}]}) for n in range(1000)
+    ]
+    write(folder, "many", *many)
+    with (
+        Path("/dev/full").open("w") as full,
+        start(*words("render", folder, CLUSTER, *flags), stdout=full.fileno()) as p,
+    ):
+        assert p.stderr is not None
+        assert p.stderr.read() == "nodeproxy: [Errno 28] No space left on device\n"
+        assert p.wait(20) == 1

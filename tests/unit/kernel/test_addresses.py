@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from pyroute2.netlink.exceptions import NetlinkDumpInterrupted, NetlinkError
@@ -108,7 +109,7 @@ class Watching:
 def watching(namespace: Namespace) -> Iterator[Watching]:
     namespace.ip(["link add one type veth peer name far", "link set one up", "link set far up"])
     found = Watching()
-    found.watch.start()
+    assert found.watch.start()
     try:
         yield found
     finally:
@@ -171,3 +172,55 @@ def test_watch_that_lost_its_socket_has_all_looked_at_once_it_listens_again(
     finally:
         found.stop()
     assert not found._thread.is_alive()
+
+
+def test_watch_goes_on_after_an_error_of_any_kind_and_has_all_looked_at(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a bug in a library: without the watch, no change of addresses would show again. It is logged."""
+    monkeypatch.setattr(addresses, "_RETRY_SECONDS", 0.05)
+    logged: list[str] = []
+    monkeypatch.setattr(addresses, "_log", SimpleNamespace(exception=logged.append))
+    failures: list[Exception] = [KeyError("event"), RuntimeError("no buffer")]
+
+    class Failing(addresses.AsyncIPRoute):  # type: ignore[misc]
+        async def bind(self, *args: object, **kwargs: object) -> object:
+            if failures:
+                raise failures.pop()
+            return await super().bind(*args, **kwargs)
+
+    monkeypatch.setattr(addresses, "AsyncIPRoute", Failing)
+    namespace.ip(["link add one type veth peer name far"])
+    watching = Watching()
+    assert watching.watch.start()
+    try:
+        watching.wait_above(2)  # once for each failure, and once when it listens again
+        assert logged == ["following interface addresses failed"] * 2
+        before = watching.count
+        namespace.ip(["addr add 192.0.2.9/24 dev one"])
+        watching.wait_above(before)
+    finally:
+        watching.watch.stop()
+    assert not watching.watch._thread.is_alive()
+
+
+@pytest.mark.parametrize("error", [NetlinkError(105, "No buffer space"), OSError(24, "Too many open files")])
+def test_errors_of_the_kernel_are_tried_again_without_a_traceback(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(addresses, "_RETRY_SECONDS", 0.02)
+    logged: list[str] = []
+    monkeypatch.setattr(addresses, "_log", SimpleNamespace(exception=logged.append))
+
+    class Failing(addresses.AsyncIPRoute):  # type: ignore[misc]
+        async def bind(self, *_: object, **__: object) -> object:
+            raise error
+
+    monkeypatch.setattr(addresses, "AsyncIPRoute", Failing)
+    watching = Watching()
+    assert watching.watch.start(0.1) is False, "it does not listen"
+    try:
+        watching.wait_above(watching.count)
+    finally:
+        watching.watch.stop()
+    assert logged == []

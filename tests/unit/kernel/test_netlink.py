@@ -89,6 +89,38 @@ def test_mark_of_interruption_counts_wherever_it_stands(sock: NftSocket, kind: i
         names(sock, wire)
 
 
+class OneAtATime(Wire):
+    """Refuses a request while answers to the last one are still to be read, as the kernel does."""
+
+    def __init__(self, *answers: list[bytes]) -> None:
+        super().__init__()
+        self.answers = list(answers)
+
+    def send(self, data: bytes) -> None:
+        super().send(data)
+        if self.datagrams:
+            self.datagrams.insert(0, message(ERROR, struct.pack("=i", -errno.EBUSY), sequence=len(self.sent)))
+        else:
+            self.datagrams = self.answers.pop(0)
+
+
+def test_socket_may_be_used_for_the_next_dump_after_one_that_was_interrupted(sock: NftSocket) -> None:
+    """So the mark is reported when the dump has ended, with nothing of it left to read."""
+    done = struct.pack("=i", 0)
+    wire = OneAtATime(
+        [
+            message(10, NAME, sequence=1, flags=0x10),
+            message(10, NAME, sequence=1),
+            message(DONE, done, sequence=1),
+        ],
+        [message(10, NAME, sequence=2) + message(DONE, done, sequence=2)],
+    )
+    with pytest.raises(DumpInterruptedError):
+        names(sock, wire)
+    assert wire.datagrams == []
+    assert names(sock, wire) == ["abc"]
+
+
 @pytest.mark.parametrize("kind", [ERROR, DONE])
 def test_error_of_the_kernel_is_raised_with_its_number(sock: NftSocket, kind: int) -> None:
     wire = Wire(message(kind, struct.pack("=i", -errno.ENOENT), sequence=1))

@@ -79,3 +79,15 @@ def test_slots_behind_the_end_of_a_map_are_emptied_at_once_and_never_used() -> N
     assert ledger.free(LONG_AGO).uses == (), "once only"
     assert ledger.taken() == 2
     assert ledger.take(chain("service-B-n/b", *targets(3)))[0].slots.number == 1, "there is room for two only"
+
+
+def test_time_counts_from_when_a_change_was_applied_and_for_that_change_only() -> None:
+    ledger = SlotLedger()
+    first, second = (ledger.take(chain(f"service-{name}-n/a", *targets(2)))[0] for name in "AB")
+    ledger.retire([first], 40.0)
+    ledger.retire([second], 50.0)
+    ledger.settle(50.0, 65.0)
+    assert ledger.retired_since() == 40.0
+    assert ledger.free(64.9).uses == (first,)
+    assert ledger.retired_since() == 65.0
+    assert ledger.free(65.0).oldest == 65.0

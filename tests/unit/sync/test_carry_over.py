@@ -89,3 +89,28 @@ def test_element_that_passes_to_another_service_is_commented_with_its_name() -> 
     table.sync(service("older", 1, created="2020-01-01T00:00:00Z"))
     assert 'comment "ns/younger"' in run(*get)
     assert table.sync() == []
+
+
+@pytest.mark.parametrize("family", list(Family))
+def test_set_with_an_element_that_matches_everything_costs_the_others_no_client(family: Family) -> None:
+    """Such an element has no key. nft takes one for any set, and whoever has it may have it first."""
+    table = Table(sticky("b", 2, family=family), endpoints("b", [1, 2], family=family), family=family)
+    table.sync()
+    ip, client = TABLE_FAMILY[family], {Family.IPV4: "203.0.113.7", Family.IPV6: "2001:db8::7"}[family]
+    first, second = sorted(affinity_sets(family))
+    address = {Family.IPV4: "ipv4_addr", Family.IPV6: "ipv6_addr"}[family]
+    for name in ("affinity-22222222-ns/x/tcp/__1/1", "affinity-ZZZZZZZZ-ns/x/tcp/__1/1"):
+        run(
+            "nft", "add", "set", ip, "kube-proxy", name, f"{{ type {address} ; flags dynamic,timeout ; timeout 99s ; }}"
+        )
+        run("nft", "add", "element", ip, "kube-proxy", name, "{ * }")
+    run("nft", "add", "element", ip, "kube-proxy", first, f"{{ {client} }}")
+    run("nft", "add", "element", ip, "kube-proxy", second, f"{{ *, {client} }}")
+    run("nft", "-f", "-", text=OURS_OTHERWISE["priority of a hook"].replace("ip kube-proxy", f"{ip} kube-proxy"))
+    later = table.again()
+    later.sync()
+    assert later.last.took_over
+    assert {name: list(clients) for name, clients in affinity_sets(family).items()} == {
+        first: [client],
+        second: [client],
+    }

@@ -35,6 +35,11 @@ ODD = {
         "add set T affinity-AAAAAAAA-n/x/tcp/__1/1 { type inet_service ; flags dynamic,timeout ; timeout 9s ; }\n"
         "add element T affinity-AAAAAAAA-n/x/tcp/__1/1 { 80 }"
     ),
+    "set of clients with an element that matches everything": (
+        "add set T affinity-AAAAAAAA-n/x/tcp/__1/1 { type A ; flags dynamic,timeout ; timeout 9s ; }\n"
+        "add element T affinity-AAAAAAAA-n/x/tcp/__1/1 { * }\n"
+        "add element T cluster-ips { * }"
+    ),
     "slot behind those that are in use": "add element T endpoints-tcp-0 { 1023 : ADDRESS . 80 }",
     "slot beyond the size of a map": "add element T endpoints-tcp-0 { 5000 : ADDRESS . 80, 1024 : ADDRESS . 80 }",
     "slot map of another size": (

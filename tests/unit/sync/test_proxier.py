@@ -9,6 +9,7 @@ from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.source import Change
 from nodeproxy.model.service import ServicePortName
 from nodeproxy.model.settings import ProxySettings
+from nodeproxy.ruleset.diff import CHAIN_GRACE, SLOT_GRACE
 
 from .support import (
     NODE,
@@ -165,6 +166,44 @@ def test_what_goes_out_of_use_is_emptied_at_once_and_deleted_later() -> None:
     table.tidy()
     assert chain not in view(V4)
     assert table.proxier.tidy_due() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "grace"),
+    [
+        ([gone("Service", "one")], CHAIN_GRACE),
+        ([endpoints("many", [7, 8])], SLOT_GRACE),
+        ([gone("Service", "many")], SLOT_GRACE),
+    ],
+    ids=["chain", "slots", "both"],
+)
+@pytest.mark.parametrize("restarted", [False, True], ids=["partial", "full"])
+def test_grace_of_what_goes_out_of_use_counts_from_when_the_change_was_applied(
+    changes: list[Change], grace: float, restarted: bool
+) -> None:
+    """Packets may be on their way through the old rules until the last piece is applied, however long that takes."""
+    table = Table(*shop())
+    table.sync()
+    table.tidy()
+    taken = table.cluster.apply(*changes)
+    if restarted:
+        table = table.again()
+    else:
+        table.proxier.update(taken.services)
+    asked = table.clock.time
+
+    def slow(_: str) -> None:
+        table.clock.time += 30.0
+
+    table.nft.after = slow
+    table.proxier.sync()
+    assert table.nft.taken() != []
+    assert table.last.full == restarted
+    assert table.clock.time >= asked + 30.0
+    assert table.proxier.tidy_due() == table.clock.time + grace
+    table.clock.time += grace - 0.01
+    table.proxier.tidy()
+    assert table.nft.taken() == []
 
 
 def test_loser_of_a_clash_takes_over_in_the_transaction_in_which_the_winner_leaves() -> None:
