@@ -21,10 +21,10 @@ AS_ROOT := tools/as-root.sh
 # Passed to pytest: make test ARGS="tests/unit -k slices"
 ARGS ?=
 
-.PHONY: help setup demo test lint typecheck check format clean
+.PHONY: help setup demo test lint typecheck check check-debian13 format clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install Debian packages and the virtual environment .venv (only what is missing)
 	@tools/setup.sh
@@ -44,6 +44,9 @@ typecheck: setup ## check types (mypy, strict)
 	@.venv/bin/mypy
 
 check: lint typecheck test ## all of the checks above: what CI runs
+
+check-debian13: ## run all checks in a Debian 13 root (Python 3.13, nft 1.1.x; made on the first run)
+	@tools/in-debian.sh trixie
 
 format: setup ## rewrite the Python files in the project's format
 	@.venv/bin/ruff check --fix .
