@@ -161,7 +161,7 @@ host_mirror() {
         'Origin: Debian' 'Label: Debian' 'Component: main' | head -n 1)
     case $uri in
     mirror+file:*) # a file with one mirror a line, as cloud images have
-        uri=${uri#mirror+file:}
+        uri=${uri#mirror+file:} uri=${uri%/}
         awk '$1 ~ /^https?:/ { print $1; exit }' "/${uri##+(/)}"
         ;;
     *) printf '%s\n' "$uri" ;;
@@ -190,7 +190,9 @@ make_root() {
     remove "$root.part"
     mkdir -p "$root.part"
     chmod 755 "$root.part"
-    if ! in_namespaces debootstrap "${arguments[@]}" </dev/null >"$log" 2>&1; then
+    # Redirected in there, so that what this script says itself is still seen.
+    # shellcheck disable=SC2016 # the other shell expands it
+    if ! in_namespaces /bin/bash -c 'exec debootstrap "$@" </dev/null >"$0" 2>&1' "$log" "${arguments[@]}"; then
         tail -n 15 "$log" >&2
         die "debootstrap failed (the end of $log is above)" "Another mirror can be given in NODEPROXY_DEBIAN_MIRROR."
     fi
