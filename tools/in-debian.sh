@@ -255,51 +255,57 @@ copy_project() {
 # --- from the top ------------------------------------------------------------
 
 shopt -s extglob
-with_tree='' fresh='' running='' ca='' mirror=''
-while [[ ${1:-} == -* ]]; do
-    case $1 in
-    --tree) with_tree=yes ;;
-    --fresh) fresh=yes ;;
-    *) usage ;;
-    esac
+
+# One function, read whole before it starts: editing this file during a long run does no harm.
+main() {
+    local status=0
+    with_tree='' fresh='' running='' ca='' mirror=''
+    while [[ ${1:-} == -* ]]; do
+        case $1 in
+        --tree) with_tree=yes ;;
+        --fresh) fresh=yes ;;
+        *) usage ;;
+        esac
+        shift
+    done
+    suite=${1:-}
+    [[ $suite == bookworm || $suite == trixie ]] || usage
     shift
-done
-suite=${1:-}
-[[ $suite == bookworm || $suite == trixie ]] || usage
-shift
-if (($# == 0)); then set -- make check; fi
-((EUID == 0)) || die "this needs root, to make a Debian root and to enter it" "sudo tools/in-debian.sh $suite"
+    if (($# == 0)); then set -- make check; fi
+    ((EUID == 0)) || die "this needs root, to make a Debian root and to enter it" "sudo tools/in-debian.sh $suite"
 
-# A git hook's variables would point clone and ls-files elsewhere.
-unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
-project=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-roots=$(realpath -m "${NODEPROXY_DEBIAN_ROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/nodeproxy}")
-[[ $roots/ != "$project"/* ]] || die "$roots lies in the work tree" "Set NODEPROXY_DEBIAN_ROOTS to a folder outside of it."
-root=$roots/$suite
-mkdir -p "$roots"
+    # A git hook's variables would point clone and ls-files elsewhere.
+    unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
+    project=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+    roots=$(realpath -m "${NODEPROXY_DEBIAN_ROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/nodeproxy}")
+    [[ $roots/ != "$project"/* ]] || die "$roots lies in the work tree" "Set NODEPROXY_DEBIAN_ROOTS to a folder outside of it."
+    root=$roots/$suite
+    mkdir -p "$roots"
 
-trap 'interrupted 129' HUP
-trap 'interrupted 130' INT
-trap 'interrupted 143' TERM
+    trap 'interrupted 129' HUP
+    trap 'interrupted 130' INT
+    trap 'interrupted 143' TERM
 
-# Everything that runs in the root inherits the lock, so that it is free only
-# when nothing does any more.
-exec {lock}>"$root.lock"
-if ! flock --nonblock "$lock"; then
-    say "waiting for another run in $root"
-    flock "$lock" & # in the background: signals are heeded
-    running=$!
-    wait "$running"
-    running=
-fi
+    # Everything that runs in the root inherits the lock, so that it is free only
+    # when nothing does any more.
+    exec {lock}>"$root.lock"
+    if ! flock --nonblock "$lock"; then
+        say "waiting for another run in $root"
+        flock "$lock" & # in the background: signals are heeded
+        running=$!
+        wait "$running"
+        running=
+    fi
 
-ensure_programs
-if [[ $fresh ]]; then remove "$root"; fi
-if [[ ! -d $root ]]; then make_root; fi
-copy_project
-copy_configuration
-status=0
-in_namespaces /bin/bash -euo pipefail -c \
-    "$(declare -f say keep_only without_network enter); enter \"\$@\"" enter "$root" "$ca" "$@" || status=$?
-say "exit status $status after $SECONDS s"
-exit "$status"
+    ensure_programs
+    if [[ $fresh ]]; then remove "$root"; fi
+    if [[ ! -d $root ]]; then make_root; fi
+    copy_project
+    copy_configuration
+    in_namespaces /bin/bash -euo pipefail -c \
+        "$(declare -f say keep_only without_network enter); enter \"\$@\"" enter "$root" "$ca" "$@" || status=$?
+    say "exit status $status after $SECONDS s"
+    exit "$status"
+}
+
+main "$@"
