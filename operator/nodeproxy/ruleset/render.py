@@ -21,7 +21,22 @@ from nodeproxy.model.node import LocalDetector
 from nodeproxy.ruleset.mirror import SlotUse
 from nodeproxy.ruleset.names import MAX_COMMENT, comment, endpoint_map
 from nodeproxy.ruleset.operations import AddClients, AddElement, Operation, RemoveElement, Rule
-from nodeproxy.ruleset.rules import AffinitySet, BalancingChain, Chain, Element, EndpointChain, ExternalChain, Target
+from nodeproxy.ruleset.rules import (
+    CLUSTER_IPS,
+    FIREWALL_IPS,
+    HAIRPIN,
+    NO_ENDPOINT_NODE_PORTS,
+    NO_ENDPOINT_SERVICES,
+    SERVICE_IPS,
+    SERVICE_NODE_PORTS,
+    AffinitySet,
+    BalancingChain,
+    Chain,
+    Element,
+    EndpointChain,
+    ExternalChain,
+    Target,
+)
 
 TABLE = "kube-proxy"
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -29,6 +44,15 @@ TEMPLATES = Path(__file__).parent.parent / "templates"
 _BLOCK = re.compile(r"^(set|map|chain)\s+(\S+)\s*\{$")
 _HOOK = re.compile(r"^type\s+\w+\s+hook\s")
 _DIGEST_LENGTH = 8
+_DISPATCH = {
+    CLUSTER_IPS,
+    FIREWALL_IPS,
+    HAIRPIN,
+    NO_ENDPOINT_NODE_PORTS,
+    NO_ENDPOINT_SERVICES,
+    SERVICE_IPS,
+    SERVICE_NODE_PORTS,
+}  # what Services have elements in, whatever the settings
 
 
 class TemplateError(Exception):
@@ -154,6 +178,11 @@ class Renderer:
                 chains.append(BaseChain(opening[2], hook, tuple(map(_rule, body))))
             else:
                 containers.append(Container(opening[1], opening[2], tuple(body)))
+        missing = _DISPATCH - {container.name for container in containers}
+        if missing or not any(chain.hook for chain in chains):
+            # As in a file that is being saved: taken as it is, the table would be emptied.
+            msg = f"{name}: declares no {', '.join(sorted(missing)) or 'chain with a hook'}"
+            raise TemplateError(msg)
         return Base(tuple(containers), tuple(chains))
 
     def rules(self, chain: Chain, use: SlotUse | None = None) -> tuple[Rule, ...]:
@@ -178,7 +207,11 @@ class Renderer:
     def transaction(self, operations: Sequence[Operation]) -> str:
         """The text of a transaction; ``operations`` in the order of their stages."""
         groups = [(key[0], list(group)) for key, group in itertools.groupby(_by_container(operations), _group_of)]
-        return self._text("transaction.nft.j2", groups=groups)
+        text = self._text("transaction.nft.j2", groups=groups)
+        if not text.strip():  # as while its file is being saved: the kernel would say yes to nothing
+            msg = "transaction.nft.j2: yields no statement"
+            raise TemplateError(msg)
+        return text
 
     def probe(self) -> Probe:
         """Statements that show what the kernel can do."""

@@ -73,9 +73,10 @@ class Agent:
             SourceError: the source can never work.
             TemplateError: a template is broken.
         """
-        renderer = Renderer(RenderContext(Family.IPV4), self._options.templates)
-        renderer.base()  # a broken template should show now
-        version = check_support(self._nft, renderer.probe())
+        renderers = [Renderer(RenderContext(family), self._options.templates) for family in Family]
+        for renderer in renderers:
+            renderer.base()  # a broken template should show now
+        version = check_support(self._nft, renderers[0].probe())
         watch = AddressWatch(self._note_addresses)
         if not watch.start():
             self._journal.warning("addresses are not followed", effect="changes show with the next other one")
@@ -144,9 +145,9 @@ class Agent:
         Returns:
             whether they are known.
         """
-        looked, self._addresses_changed = self._addresses_changed, False
-        if not looked:
+        if not self._addresses_changed:
             return True
+        self._addresses_changed = False  # before listing: what changes from now on is for the next run
         try:
             self._present = list_addresses()
         except AddressesError as error:

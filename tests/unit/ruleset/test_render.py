@@ -388,3 +388,10 @@ def test_every_value_that_a_template_uses_is_given_in_every_situation() -> None:
                 assert len(base.chains) == 15
                 assert ("nodeport-ips" in [container.name for container in base.containers]) is not switch
                 assert all(chain.rules for chain in base.chains)
+
+
+def test_transaction_that_says_nothing_is_an_error(copy: Path) -> None:
+    """As while an editor has emptied the file: the kernel would say yes, and nothing would have been applied."""
+    (copy / "transaction.nft.j2").write_text("\n")
+    with pytest.raises(TemplateError, match=r"transaction\.nft\.j2"):
+        Renderer(RenderContext(V4), copy).transaction([AddChain("", "x")])

@@ -8,10 +8,12 @@ import pytest
 from netns.namespaces import Namespace
 from nodeproxy.kernel.addresses import AddressesError, AddressWatch
 from nodeproxy.sync import agent as module
+from nodeproxy.sync.agent import Agent, AgentOptions
+from nodeproxy.sync.runner import Intervals
 from nodeproxy.sync.store import Changes, Store
 
-from .running import WEB, Speaking, eventually, holds, make, running, working
-from .support import gone, node, service
+from .running import SETTINGS, WEB, Journal, Speaking, eventually, holds, make, running, working
+from .support import NODE, gone, node, service
 
 
 @pytest.mark.parametrize("moment", ["while listing", "before planning"])
@@ -136,3 +138,35 @@ def test_addresses_that_change_while_nothing_is_complete_yet_start_no_run(namesp
         agent._note_addresses()
         time.sleep(0.1)
         assert namespace.run("nft", "list", "ruleset") == ""
+
+
+class _Noted(Agent):
+    """An agent to which a change of addresses is noted right after it has asked whether there was one."""
+
+    armed = False
+    _flag = False
+
+    @property
+    def _addresses_changed(self) -> bool:
+        found = self._flag
+        if self.armed:
+            self.armed = False
+            self._note_addresses()
+        return found
+
+    @_addresses_changed.setter
+    def _addresses_changed(self, value: bool) -> None:
+        self._flag = value
+
+
+@pytest.mark.usefixtures("namespace")
+def test_change_that_is_noted_while_the_agent_asks_for_one_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = Listing(monkeypatch)
+    source, journal = Speaking(*WEB), Journal()
+    agent = _Noted(source, AgentOptions(NODE, SETTINGS, Intervals(minimum=0.0, retry=0.05)), journal)
+    with working(agent, journal, source):
+        eventually(lambda: len(journal.results) >= 2)
+        before = listing.calls
+        agent.armed = True
+        source.sink.apply([service("late", 9)])
+        eventually(lambda: listing.calls > before, 2.0)

@@ -87,6 +87,25 @@ def test_template_that_is_saved_by_halves_fails_the_sync_until_it_is_saved_as_a_
         eventually(lambda: holds(namespace, "service-ips", "198.51.100.7", kind="map"))
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["empty", "cut between blocks"])
+def test_base_that_is_cut_off_leaves_the_table_as_it_was(namespace: Namespace, templates: Path, kept: bool) -> None:
+    """Editors empty a file before they write it; that moment must not empty the table."""
+    base = templates / "base.nft.j2"
+    good = base.read_text()
+    source = Speaking(*WEB, SIX)
+    with running(source, templates) as journal:
+        eventually(lambda: {result.family for result in journal.results} == {V4, V6})
+        before = namespace.run("nft", "list", "table", "ip", "kube-proxy")
+        save(base, good[: good.index("map service-ips")] if kept else "")
+        source.sink.apply([service_cidr("10.96.0.0/16")])
+        eventually(lambda: len(journal.failures) > 2)
+        failing(journal, V4)
+        assert "base.nft.j2: declares no " in str(journal.failures[0][1])
+        assert namespace.run("nft", "list", "table", "ip", "kube-proxy") == before
+        save(base, good)
+        eventually(lambda: "10.96.0.0/16" in namespace.run("nft", "list", "table", "ip", "kube-proxy"))
+
+
 @pytest.mark.usefixtures("_no_grace")
 def test_fault_that_shows_only_when_chains_are_deleted_leaves_them_and_stops_nothing_else(
     namespace: Namespace, templates: Path
