@@ -1,8 +1,9 @@
 """The log: one structured line per event, and none while nothing happens."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 
@@ -11,6 +12,7 @@ from nodeproxy.kube.source import Problem
 from nodeproxy.model.frontends import Clash
 from nodeproxy.model.service import ServicePortName
 
+_Note = TypeVar("_Note", bound=Hashable)
 _NAMES = 5  # names of service ports in a log line, at most
 
 
@@ -48,8 +50,7 @@ class Journal:
         self._lock = threading.Lock()
         self._problems: frozenset[Problem] = frozenset()
         self._clashes: dict[Family, frozenset[Clash]] = {}
-        self._unmatched: dict[Family, frozenset[tuple[str, str]]] = {}
-        self._ignored_hints: dict[Family, frozenset[tuple[str, str]]] = {}
+        self._notes: dict[tuple[str, Family], frozenset[tuple[ServicePortName, object]]] = {}
         self._warnings: frozenset[str] = frozenset()
         self._failing: dict[Family, str] = {}
         self._seen: set[Family] = set()
@@ -124,23 +125,28 @@ class Journal:
         for gone in {clash.frontend for clash in before} - {clash.frontend for clash in now}:
             self._log.info("frontend no longer claimed twice", family=family.label, frontend=str(gone))
 
-    def unmatched(self, family: Family, unmatched: Mapping[ServicePortName, Sequence[str]]) -> None:
+    def unmatched(self, family: Family, unmatched: Mapping[ServicePortName, tuple[str, ...]]) -> None:
         """Service ports without endpoints though their slices have some, for other ports; logs the new ones."""
-        before = self._unmatched.get(family, frozenset())
-        now = frozenset((str(name), ", ".join(others)) for name, others in unmatched.items())
-        self._unmatched[family] = now
-        for name, others in sorted(now - before):
+        for name, others in self._new_notes("unmatched", family, unmatched):
             self._log.warning(
-                "service port has no endpoints", family=family.label, service=name, endpoints_are_for=others
+                "service port has no endpoints",
+                family=family.label,
+                service=str(name),
+                endpoints_are_for=", ".join(others),
             )
 
     def ignored_hints(self, family: Family, ignored: Mapping[ServicePortName, str]) -> None:
         """Service ports whose endpoints' hints are not used, and why; logs the new ones."""
-        before = self._ignored_hints.get(family, frozenset())
-        now = frozenset((str(name), reason) for name, reason in ignored.items())
-        self._ignored_hints[family] = now
-        for name, reason in sorted(now - before):
-            self._log.info("topology hints ignored", family=family.label, service=name, reason=reason)
+        for name, reason in self._new_notes("ignored hints", family, ignored):
+            self._log.info("topology hints ignored", family=family.label, service=str(name), reason=reason)
+
+    def _new_notes(
+        self, kind: str, family: Family, notes: Mapping[ServicePortName, _Note]
+    ) -> list[tuple[ServicePortName, _Note]]:
+        """Those of a kind of notes that were not there the last time, in order of their service ports."""
+        before = self._notes.get((kind, family), frozenset())
+        now = self._notes[kind, family] = frozenset(notes.items())
+        return [(name, notes[name]) for name, _ in sorted(now - before, key=lambda note: str(note[0]))]
 
     def advice(self, sentences: Iterable[str]) -> None:
         """Sentences about what may not be meant so; logs those that are new, and those that no longer hold."""
