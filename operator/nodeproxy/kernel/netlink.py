@@ -4,17 +4,22 @@ A listing through libnftables decodes every rule and element into text: seconds 
 Services. A dump hands the kernel's messages over as they are; only the few attributes that matter are looked at here.
 """
 
+import contextlib
 import errno
 import os
+import random
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 from nodeproxy.kube.addresses import Family
 
 # linux/netfilter/nfnetlink.h and nf_tables.h
-_NETLINK_NETFILTER = 12
-_SUBSYSTEM = 10 << 8
+NETFILTER = 12
+"""The netlink protocol through which nftables is reached."""
+NFTABLES = 10
+"""The number of nftables among netfilter's subsystems."""
 GET_TABLE, GET_CHAIN, GET_RULE, GET_SET, GET_ELEMENT = 1, 4, 7, 10, 13
 _REQUEST, _DUMP = 0x1, 0x300
 _DONE, _ERROR = 3, 2
@@ -24,6 +29,9 @@ _BUFFER = 1 << 18
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _MESSAGE_OFFSET = _HEADER.size + 4  # behind the netlink header stands nfgenmsg, of four bytes
+
+_FIRST_PORT, _LAST_PORT = 1 << 30, 1 << 31  # above all process ids, below what the kernel takes instead
+_PORT_ATTEMPTS = 5
 
 _FAMILIES = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
 
@@ -39,7 +47,7 @@ class NftSocket:
 
     def __init__(self, family: Family) -> None:
         self._family = _FAMILIES[family]
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETFILTER)
         self._socket.bind((0, 0))
         self._socket.settimeout(10.0)
         self._sequence = 0
@@ -66,7 +74,7 @@ class NftSocket:
         for attribute, name in names.items():
             body += attribute_bytes(attribute, name.encode() + b"\0")
         flags = _REQUEST | _DUMP
-        header = _HEADER.pack(_HEADER.size + len(body), _SUBSYSTEM | kind, flags, self._sequence, 0)
+        header = _HEADER.pack(_HEADER.size + len(body), NFTABLES << 8 | kind, flags, self._sequence, 0)
         self._socket.send(header + body)
         interrupted = 0
         while True:
@@ -123,3 +131,55 @@ def text(value: memoryview) -> str:
 def number(value: memoryview) -> int:
     """An unsigned integer in network byte order, as nftables has them."""
     return int.from_bytes(value, "big")
+
+
+def each_message(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Each message of a datagram: length of what follows its header, type, port, and the offset of what follows."""
+    start = 0
+    while start + _HEADER.size <= len(data):
+        length, message, _, _, port = _HEADER.unpack_from(data, start)
+        if length < _HEADER.size:
+            return
+        yield length - _HEADER.size, message, port, start + _HEADER.size
+        start += (length + 3) & ~3
+
+
+def netfilter_sockets() -> dict[int, str]:
+    """This process's own netlink sockets for netfilter: what each descriptor leads to, as ``socket:[12345]``."""
+    found: dict[int, str] = {}
+    for link in Path("/proc/self/fd").iterdir():
+        descriptor = int(link.name)
+        try:
+            target = str(link.readlink())
+            if target.startswith("socket:") and _is_netfilter(descriptor):
+                found[descriptor] = target
+        except OSError:  # closed meanwhile, by another thread
+            continue
+    return found
+
+
+def own_port(descriptor: int) -> int:
+    """The port of a netlink socket that a library opened; it gets one if it has none yet.
+
+    Ports that the kernel chooses are process ids, of whichever process id namespace, or negative; ours is neither, so
+    that nobody else ever gets it once this socket is closed.
+
+    Raises:
+        OSError: there is no such socket.
+    """
+    sock = socket.socket(fileno=os.dup(descriptor))
+    with sock:
+        port = int(sock.getsockname()[0])
+        for _ in range(_PORT_ATTEMPTS):
+            if port:
+                break
+            wanted = random.randrange(_FIRST_PORT, _LAST_PORT)  # noqa: S311  nothing secret
+            with contextlib.suppress(OSError):  # taken
+                sock.bind((wanted, 0))
+            port = int(sock.getsockname()[0])
+        return port
+
+
+def _is_netfilter(descriptor: int) -> bool:
+    with socket.socket(fileno=os.dup(descriptor)) as sock:
+        return sock.family == socket.AF_NETLINK and sock.proto == NETFILTER

@@ -4,9 +4,11 @@ A context must not be used by two threads (it crashes), and is replaced after an
 spoil those after it. libnftables releases the interpreter's lock while it works.
 """
 
+import contextlib
 import os
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from nodeproxy.kernel.errors import (
     TransactionError,
     UnsupportedError,
 )
+from nodeproxy.kernel.netlink import netfilter_sockets, own_port
 
 _ERROR_AT = re.compile(r"^\S*?:(\d+):\d+(?:-\d+)?: Error: (.*)$", re.MULTILINE)
 _OWNER = re.compile(r" # (\S+)\s*$")
@@ -41,6 +44,8 @@ class Nft:
 
     def __init__(self) -> None:
         self._context: Any = None
+        self._socket = -1  # the context's descriptor
+        self._heard: Callable[[int], None] = lambda _: None
         self._thread: int | None = None
 
     def run(self, text: str) -> None:
@@ -88,6 +93,16 @@ class Nft:
         found = re.search(r'"version": "([^"]+)"', output) if code == 0 else None
         return found[1] if found else ""
 
+    def follow_port(self, heard: Callable[[int], None]) -> None:
+        """Have ``heard`` told the netlink port through which transactions go: now, and before another one is used."""
+        self._heard = heard
+        self._tell_port()
+
+    def _tell_port(self) -> None:
+        if self._context is not None and self._socket >= 0:
+            with contextlib.suppress(OSError):  # libnftables may close a socket and open another
+                self._heard(own_port(self._socket))
+
     def _ours(self) -> Any:
         current = threading.get_ident()
         if self._thread is None:
@@ -99,11 +114,15 @@ class Nft:
             if not _has_net_admin():
                 msg = "CAP_NET_ADMIN is needed to work with nftables"
                 raise PermissionDeniedError(msg)
+            before = netfilter_sockets().items()
             self._context = _new_context()
+            self._socket = max((number for number, _ in netfilter_sockets().items() - before), default=-1)
+            self._tell_port()
         return self._context
 
     def _run_once(self, text: str) -> None:
         code, _, error = self._ours().cmd(text)
+        self._tell_port()  # interrupted, libnftables goes on with a new socket
         if code == 0:
             return
         self._context = None
