@@ -35,7 +35,8 @@ def endpoint_map(protocol: str) -> str:
 
 def base_name(full: str) -> str:
     """The hash of ``full``, a dash and ``full``, cut to 240 bytes; the hash is taken before cutting."""
-    name = f"{base64.b32encode(hashlib.sha256(full.encode()).digest())[:8].decode()}-{full}"
+    # Base32 makes eight characters of five bytes.
+    name = f"{base64.b32encode(hashlib.sha256(full.encode()).digest()[:5]).decode()}-{full}"
     raw = name.encode()
     return name if len(raw) <= MAX_BASE else raw[: MAX_BASE - 3].decode(errors="ignore") + "..."
 

@@ -79,6 +79,11 @@ class FillSlots(NamedTuple):
     stage: Stage = Stage.SLOTS
 
     @property
+    def slots(self) -> Iterator[tuple[int, Target | str]]:
+        """Number and value of each slot."""
+        return enumerate(self.values, self.offset)
+
+    @property
     def weight(self) -> int:
         """Its share of a transaction's bound."""
         return len(self.values)

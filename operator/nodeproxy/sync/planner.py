@@ -1,5 +1,6 @@
 """What one table should hold, kept up to date change by change. No clock, no kernel: used by `render` as well."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,6 @@ class Planner:
             the service ports whose rules changed, in order of their names; None: it is gone.
         """
         touched: dict[ServicePortName, None] = {}
-        endpoints: dict[ServiceKey, dict[PortKey, tuple[Endpoint, ...]]] = {}
         for key, view in views.items():
             ports = service_ports(view.service, self.family) if view.service is not None else ()
             names = {port.name for port in ports}
@@ -123,37 +123,36 @@ class Planner:
                     touched.update(dict.fromkeys(self._frontends.remove(old.name)))
             if ports:
                 self._ports[key] = ports
-                endpoints[key] = merge_slices(view.slices, self.family)
             for port in ports:
                 touched[port.name] = None
                 touched.update(dict.fromkeys(self._frontends.update(port.name, claims(port), port.created)))
         changed: dict[ServicePortName, ServiceRules | None] = {}
-        for name in sorted(touched):
-            rules = self._plan(name, endpoints)
-            if rules == self.plans.get(name):
-                continue
-            changed[name] = rules
-            if rules is None:
-                del self.plans[name]
-            else:
-                self.plans[name] = rules
+        # A Service at a time, so that the endpoints of few are in memory at once.
+        for key, group in itertools.groupby(sorted(touched), lambda name: ServiceKey(name.namespace, name.service)):
+            # Not in `views`: it changed because another Service gave up, or took, one of its frontends.
+            view = views.get(key) or self._lookup(key)
+            endpoints = merge_slices(view.slices, self.family) if key in self._ports else {}
+            for name in group:
+                rules = self._plan(key, name, endpoints)
+                if rules == self.plans.get(name):
+                    continue
+                changed[name] = rules
+                if rules is None:
+                    del self.plans[name]
+                else:
+                    self.plans[name] = rules
         return changed
 
     def _plan(
-        self, name: ServicePortName, endpoints: dict[ServiceKey, dict[PortKey, tuple[Endpoint, ...]]]
+        self, key: ServiceKey, name: ServicePortName, endpoints: Mapping[PortKey, tuple[Endpoint, ...]]
     ) -> ServiceRules | None:
-        key = ServiceKey(name.namespace, name.service)
         port = next((port for port in self._ports.get(key, ()) if port.name == name), None)
         if port is None:
             _note(self.unmatched, name, ())
             _note(self.ignored_hints, name, "")
             return None
-        if key not in endpoints:  # it changed because another Service gave up, or took, one of its frontends
-            endpoints[key] = merge_slices(self._lookup(key).slices, self.family)
-        found = endpoints[key].get((name.port_name, name.protocol), ())
-        others = (
-            () if found else sorted(f"{other or 'the unnamed port'} {protocol}" for other, protocol in endpoints[key])
-        )
+        found = endpoints.get((name.port_name, name.protocol), ())
+        others = () if found else sorted(f"{other or 'the unnamed port'} {protocol}" for other, protocol in endpoints)
         _note(self.unmatched, name, tuple(others))
         sets = categorize(found, port, self._node)
         _note(self.ignored_hints, name, sets.topology.ignored)
