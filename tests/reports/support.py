@@ -1,0 +1,161 @@
+"""What becomes of packets, in words that a test can compare, and objects in the shapes that reports are about."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from netns import addresses as plan
+from netns.addresses import FAMILIES, Family, Pair
+from netns.agent import TABLE, Agent
+from netns.manifests import Manifest, backends, endpoint, endpoint_slice, port_name
+from netns.probe import Answer, Dropped, Flow, Outcome, Refused, Rejected, Unreachable, probe
+from netns.servers import Protocol
+from netns.world import Host, World
+
+TARGET = 8080
+"""What the pods serve."""
+PROTOCOLS: tuple[Protocol, Protocol] = ("TCP", "UDP")
+INSIDE, OUTSIDE = plan.host(plan.INSIDE, 2), plan.host(plan.OUTSIDE, 2)
+"""Two addresses of the client outside the cluster."""
+CLIENTS = 24
+"""How many clients :func:`choices` is. That all of them draw the same of two endpoints by chance: once in 2 ** 23."""
+
+DEAD: Mapping[str, Any] = {"conditions": {"ready": False, "serving": False, "terminating": True}}
+DRAINING: Mapping[str, Any] = {"conditions": {"ready": False, "serving": True, "terminating": True}}
+NOT_READY: Mapping[str, Any] = {"conditions": {"ready": False, "serving": False, "terminating": False}}
+"""Fields of endpoints: gone but for the name, about to go but serving, and not there yet."""
+
+_PATIENCE = 0.4
+_WORDS: Mapping[type, str] = {
+    Rejected: "rejected",
+    Refused: "refused",
+    Unreachable: "unreachable",
+    Dropped: "dropped",
+}
+
+
+def cluster_ip(number: int) -> Pair:
+    """The ClusterIP that :func:`netns.manifests.service` gives to ``number``."""
+    return plan.host(plan.SERVICES, number)
+
+
+def vip(number: int) -> Pair:
+    """A load balancer's address."""
+    return plan.host(plan.VIPS, number)
+
+
+def external_ip(number: int) -> Pair:
+    """An external IP."""
+    return plan.host(plan.EXTERNAL_IPS, number)
+
+
+def word(outcome: Outcome, world: World, family: Family) -> str:
+    """What became of a flow: who answered, and ``as node`` if they saw node-a in place of the client; or how it failed.
+
+    ``rejected`` is an ICMP error, ``refused`` a reset: nobody listens there. ``unreachable`` comes from the router,
+    when no rule took the packet.
+    """
+    if not isinstance(outcome, Answer):
+        return _WORDS[type(outcome)]
+    if not outcome.masqueraded:
+        return outcome.name
+    own = outcome.source in world.node("node-a").own(family)
+    return f"{outcome.name} as {'node' if own else outcome.source}"
+
+
+def fate(
+    origin: Host,
+    to: Pair,
+    port: int = 80,
+    *,
+    source: Pair | None = None,
+    protocols: Sequence[Protocol] = PROTOCOLS,
+    families: Sequence[Family] = FAMILIES,
+) -> str:
+    """What becomes of a flow, the same word for each family and protocol; if they differ, each with its own."""
+    kinds = [(family, protocol) for family in families for protocol in protocols]
+    flows = [
+        Flow(origin.namespace, to.of(family), port, protocol, source.of(family) if source else None)
+        for family, protocol in kinds
+    ]
+    words = {
+        f"{protocol} over IPv{family}": word(outcome, origin.world, family)
+        for (family, protocol), outcome in zip(kinds, probe(flows, _PATIENCE), strict=True)
+    }
+    if len(set(words.values())) == 1:
+        return next(iter(words.values()))
+    return ", ".join(f"{kind}: {what}" for kind, what in words.items())
+
+
+def closed(origin: Host, to: Pair, port: int) -> bool:
+    """Whether a port is that of a machine on which nobody listens: a reset over TCP, an ICMP error over UDP."""
+    return (fate(origin, to, port, protocols=["TCP"]), fate(origin, to, port, protocols=["UDP"])) == (
+        "refused",
+        "rejected",
+    )
+
+
+def shared_by(
+    origin: Host, to: Pair, port: int = 80, *, source: Pair | None = None, families: Sequence[Family] = FAMILIES
+) -> set[str]:
+    """All that becomes of 40 connections over each family: the endpoints that share the traffic.
+
+    Over TCP only: a UDP client that gets a port again after a change is still known to connection tracking.
+    """
+    found: set[str] = set()
+    per_family = []
+    for family in families:
+        flow = Flow(origin.namespace, to.of(family), port, "TCP", source.of(family) if source else None)
+        per_family.append({word(outcome, origin.world, family) for outcome in probe([flow] * 40, 1.0)})
+        found |= per_family[-1]
+    assert all(words == found for words in per_family), f"families differ: {per_family}"
+    return found
+
+
+def choices(origin: Host, to: str, port: int = 80, protocol: Protocol = "TCP") -> list[str]:
+    """Which endpoint each of the outside client's addresses gets."""
+    family: Family = 6 if ":" in to else 4
+    sources = [plan.host(plan.INSIDE, number).of(family) for number in range(1, CLIENTS + 1)]
+    outcomes = probe([Flow(origin.namespace, to, port, protocol, source) for source in sources], 1.0)
+    return [outcome.name if isinstance(outcome, Answer) else _WORDS[type(outcome)] for outcome in outcomes]
+
+
+def with_endpoints(shape: Manifest, hosts: Iterable[Host], **fields: Any) -> list[Manifest]:
+    """A Service with hosts behind every port of it, ``fields`` added to each endpoint."""
+    return [shape, *backends(shape, hosts, TARGET, **fields)]
+
+
+def slices(
+    service_name: str,
+    entries: Callable[[Family], Sequence[Manifest]],
+    *,
+    suffix: str = "",
+    families: Sequence[Family] = FAMILIES,
+    port: int = 80,
+) -> list[Manifest]:
+    """A slice for each family with entries of one's own, for a port of both protocols."""
+    ports = [{"name": port_name(port, protocol), "protocol": protocol, "port": TARGET} for protocol in PROTOCOLS]
+    return [endpoint_slice(service_name, family, entries(family), ports, suffix=suffix) for family in families]
+
+
+def entry(host: Host, fields: Mapping[str, Any] | None = None) -> Callable[[Family], Sequence[Manifest]]:
+    """The entries of slices (see :func:`slices`) for one host."""
+    return lambda family: [endpoint(host, family, **(fields or {}))]
+
+
+def created(shape: Manifest, time: str) -> Manifest:
+    """A Service with the time of its creation."""
+    return shape | {"metadata": shape["metadata"] | {"creationTimestamp": time}}
+
+
+def table(agent: Agent, family: Family) -> str:
+    """The whole table of a family, as ``nft`` lists it."""
+    return agent.node.namespace.run("nft", "list", "table", "ip" if family == 4 else "ip6", TABLE)
+
+
+def until(condition: Callable[[], bool], seconds: float = 15) -> None:
+    """Wait for what comes by itself: what is out of use is removed from the table a second or two later."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
