@@ -21,7 +21,7 @@ AS_ROOT := tools/as-root.sh
 # Passed to pytest: make test ARGS="tests/unit -k slices"
 ARGS ?=
 
-.PHONY: help setup demo test lint typecheck check check-debian13 format clean
+.PHONY: help setup demo test lint typecheck check check-debian13 bench bench-debian13 format clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,16 @@ check: lint typecheck test ## all of the checks above: what CI runs
 
 check-debian13: ## run all checks in a Debian 13 root (Python 3.13, nft 1.1.x; made on the first run)
 	@tools/in-debian.sh trixie
+
+bench: setup ## measure loads, changes, audits and memory, and compare with what is expected (ARGS="--help")
+	@$(AS_ROOT) env PYTHONPATH=tests $(PY) -m bench --json-dir "$(CACHE)/bench" $(ARGS)
+
+bench-debian13: ## the same in the Debian 13 root, on what is committed
+	@status=0; \
+	tools/in-debian.sh trixie make bench ARGS="$(ARGS)" || status=$$?; \
+	made="$${NODEPROXY_DEBIAN_ROOTS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nodeproxy}/trixie/src/.cache-0/bench"; \
+	if [[ -d $$made ]]; then mkdir -p "$(CACHE)/bench"; cp "$$made"/*.json "$(CACHE)/bench/"; echo "Copied to $(CACHE)/bench"; fi; \
+	exit "$$status"
 
 format: setup ## rewrite the Python files in the project's format
 	@.venv/bin/ruff check --fix .

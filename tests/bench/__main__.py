@@ -1,0 +1,179 @@
+"""Runs the benchmark. Exit codes: 0 all as expected, 1 an expectation was missed, 2 something could not be measured."""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import plan, report
+from bench.checks import judge
+from bench.errors import BenchError
+from bench.plan import Task
+from bench.samples import Samples
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, print tables, write JSON."""
+    arguments = _parser().parse_args(argv)
+    began = time.monotonic()
+    libnftables = measure(Task("libraries", "libraries"))["libnftables"]
+    environment = _environment(libnftables)
+    _say(f"libnftables {libnftables}, Linux {platform.release()}, {environment['cpus']} CPUs")
+    samples, raw, failed = Samples(), [], []
+    queue = [
+        (task, turn)
+        for turn in range(arguments.repeat)
+        for task in plan.tasks(arguments.sizes, arguments.only, arguments.changes, arguments.edits)
+        if turn < task.most
+    ]
+    for position, (task, turn) in enumerate(queue, start=1):
+        started = time.monotonic()
+        words = f"[{position}/{len(queue)}] {task.topic}" + (f" {task.services:,}" if task.services else "")
+        entry = {"topic": task.topic, "measure": task.measure, "arguments": task.arguments, "turn": turn}
+        try:
+            figures = measure(task)
+        except BenchError as error:
+            _say(f"{words}: failed: {error}")
+            failed.append(words)
+            raw.append({**entry, "error": str(error)})
+        else:
+            samples.add(task.key, figures)
+            _say(f"{words}: {time.monotonic() - started:.1f} s")
+            raw.append({**entry, "figures": figures})
+    verdicts = [] if arguments.no_check else list(judge(samples, libnftables))
+    environment |= {"load average after": os.getloadavg(), "seconds": round(time.monotonic() - began)}
+    path = _write(arguments.json_dir, environment, raw, [vars(verdict) for verdict in verdicts])
+    print(f"{environment['cpu']} x {environment['cpus']}, Linux {environment['kernel']},", end=" ")
+    print(f"libnftables {libnftables}, Python {environment['python']}; {environment['seconds']} s\n")
+    for line in [*report.figures(samples), *(report.verdicts(verdicts) if verdicts else ())]:
+        print(line)
+    print(f"\nAll samples: {path}")
+    for words in failed:
+        print(f"could not be measured: {words}")
+    missed = any(not verdict.met for verdict in verdicts if verdict.measured is not None)
+    return 2 if failed else int(missed)
+
+
+def measure(task: Task) -> dict[str, Any]:
+    """Do one measurement, in a process of its own.
+
+    Raises:
+        BenchError: it failed or took too long.
+    """
+    words = [sys.executable, "-m", "bench.worker", task.measure, json.dumps(task.arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONDONTWRITEBYTECODE": "1"}
+    # A process group of its own, so that all that it started can be ended with it.
+    process = subprocess.Popen(
+        words,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=task.timeout)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            msg = f"not done within {task.timeout:g} s"
+            raise BenchError(msg) from None
+        raise
+    if process.returncode != 0:
+        raise BenchError(errors.strip().rpartition("\n")[2] or f"exit code {process.returncode}")
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+def _environment(libnftables: str) -> dict[str, Any]:
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "libnftables": libnftables,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "cpu": _cpu(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "load average": os.getloadavg(),
+        "user namespace": os.geteuid() != 0,
+    }
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _write(folder: Path, environment: dict[str, Any], raw: list[Any], verdicts: list[Any]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    moment = environment["date"].replace(":", "").replace("+0000", "Z")
+    path = folder / f"{moment}-nft-{environment['libnftables']}.json"
+    path.write_text(json.dumps({"environment": environment, "samples": raw, "checks": verdicts}, indent=1) + "\n")
+    return path
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    found = tuple(sorted({int(part) for part in text.split(",")}))
+    if found[0] < 1:
+        raise ValueError(text)
+    return found
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    asked = text.split(",")
+    if unknown := set(asked) - set(plan.TOPICS):
+        msg = f"{', '.join(sorted(unknown))}: choose from {', '.join(plan.TOPICS)}"
+        raise argparse.ArgumentTypeError(msg)
+    return tuple(topic for topic in plan.TOPICS if topic in asked)
+
+
+def _count(text: str) -> int:
+    found = int(text)
+    if found < 1:
+        raise ValueError(text)
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument(
+        "--sizes", type=_numbers, default=plan.SIZES, metavar="N,N", help=f"numbers of Services {plan.SIZES}"
+    )
+    parser.add_argument(
+        "--repeat", type=_count, default=plan.REPEAT, metavar="N", help="times to measure each (%(default)s)"
+    )
+    parser.add_argument(
+        "--only", type=_topics, default=plan.TOPICS, metavar="TOPIC,TOPIC", help=f"of {', '.join(plan.TOPICS)}"
+    )
+    parser.add_argument(
+        "--changes", type=_count, default=plan.CHANGES, metavar="N", help="Services changed after a load (%(default)s)"
+    )
+    parser.add_argument(
+        "--edits", type=_count, default=plan.EDITS, metavar="N", help="files edited in the folder (%(default)s)"
+    )
+    parser.add_argument("--no-check", action="store_true", help="print figures, expect nothing")
+    parser.add_argument(
+        "--json-dir", type=Path, default=Path(".cache-bench"), metavar="DIR", help="where the JSON goes (%(default)s)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

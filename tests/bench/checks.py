@@ -1,0 +1,161 @@
+"""What the figures have to be, on a machine with two cores."""
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.plan import MIDDLE
+from bench.samples import Samples
+
+Relation = Literal["≤", "≥"]
+_HOLDS: dict[Relation, Callable[[float, float], bool]] = {"≤": operator.le, "≥": operator.ge}
+_LARGE = 30_000
+KIB_PER_MB = 1024.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """An expectation.
+
+    Attributes:
+        what: what is expected, in words.
+        relation: of the figure to the bound.
+        old: the bound with libnftables 1.0.x; None: nothing is expected of it.
+        new: the bound from libnftables 1.1 on.
+        unit: of figure and bound.
+        measured: finds the figure; None: it was not measured.
+    """
+
+    what: str
+    relation: Relation
+    old: float | None
+    new: float
+    unit: str
+    measured: Callable[[Samples], float | None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A row, and what came of it; ``measured`` None: it was not measured."""
+
+    what: str
+    expected: str
+    unit: str
+    measured: float | None
+    met: bool
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None
+
+
+def _megabytes(kib: float | None) -> float | None:
+    return None if kib is None else kib / KIB_PER_MB
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+_OURS = ("load", MIDDLE)
+
+ROWS = (
+    Row(
+        "one changed Service at 10,000, event to commit, p50",
+        "≤",
+        20.0,
+        5.0,
+        "ms",
+        lambda s: _milliseconds(s.median(_OURS, "change s")),
+    ),
+    Row(
+        "growth of the apply from 10,000 to 30,000",
+        "≤",
+        7.0,
+        4.0,
+        "times",
+        lambda s: _ratio(s.median(("load", _LARGE), "apply s"), s.median(_OURS, "apply s")),
+    ),
+    Row(
+        "audit of an unchanged table of 10,000 x 10",
+        "≤",
+        0.5,
+        0.5,
+        "s",
+        lambda s: s.median(("audit", MIDDLE), "audit s"),
+    ),
+    Row(
+        "memory that it adds",
+        "≤",
+        20.0,
+        20.0,
+        "MB",
+        lambda s: _megabytes(s.median(("audit", MIDDLE), "audit added KiB")),
+    ),
+    Row(
+        "planning, comparing and rendering / applying, at 10,000",
+        "≤",
+        1.0,
+        1.0,
+        "times",
+        lambda s: _ratio(s.median(_OURS, "plan s", "compare s", "render s"), s.median(_OURS, "apply s")),
+    ),
+    Row(
+        "memory that a load of 10,000 adds beyond the objects and the plan",
+        "≤",
+        20.0,
+        15.0,
+        "MB",
+        lambda s: _megabytes(s.median(("added", MIDDLE), "added KiB")),
+    ),
+    Row(
+        "peak memory of the process at 10,000",
+        "≤",
+        150.0,
+        150.0,
+        "MB",
+        lambda s: _megabytes(s.median(_OURS, "peak KiB")),
+    ),
+    Row(
+        "peak memory of nodeproxy run on a folder of 10,000",
+        "≤",
+        150.0,
+        150.0,
+        "MB",
+        lambda s: _megabytes(s.median(("folder", MIDDLE), "peak KiB")),
+    ),
+    Row(
+        "nodeproxy run on a folder of 10,000, start to complete",
+        "≤",
+        8.0,
+        8.0,
+        "s",
+        lambda s: s.median(("folder", MIDDLE), "start s"),
+    ),
+    Row(
+        "edit of a file there to the kernel",
+        "≤",
+        100.0,
+        100.0,
+        "ms",
+        lambda s: _milliseconds(s.median(("folder", MIDDLE), "edit s")),
+    ),
+)
+
+
+def is_new(libnftables: str) -> bool:
+    """Whether a version of libnftables, such as ``1.0.6``, does without reading all chains before each change."""
+    major, minor, *_ = (int(part) for part in libnftables.split("."))
+    return (major, minor) >= (1, 1)
+
+
+def judge(samples: Samples, libnftables: str) -> Iterator[Verdict]:
+    """Compare what was measured with what is expected of this version of libnftables."""
+    for row in ROWS:
+        bound = row.new if is_new(libnftables) else row.old
+        if bound is None:
+            continue
+        measured = row.measured(samples)
+        met = measured is not None and _HOLDS[row.relation](measured, bound)
+        yield Verdict(row.what, f"{row.relation} {bound:g}", row.unit, measured, met)

@@ -1,0 +1,5 @@
+"""What goes wrong with a measurement."""
+
+
+class BenchError(Exception):
+    """A measurement that means nothing; the message says why."""
