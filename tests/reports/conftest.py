@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from netns import addresses as plan
 from netns.agent import Agent
 from netns.world import World
 from reports.support import TARGET
@@ -14,9 +15,22 @@ __all__ = ["namespace", "pytest_configure"]
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """Two nodes with three pods each, all of which answer at port TARGET, and a client outside."""
+    """Two nodes with three pods each, all of which answer at port TARGET, and a client outside.
+
+    The router has no way to load balancers' addresses and external IPs, and says so.
+    """
     with World(nodes=2, pods=3) as world:
         world.serve_pods(TARGET)
+        # By itself the router says so a few times, and then once a second (net.ipv4.route.error_burst).
+        world.router.ip(
+            "link add nowhere type bridge",
+            "link set nowhere up",
+            *(f"route add {ranges} dev nowhere" for ranges in (*plan.VIPS, *plan.EXTERNAL_IPS)),
+        )
+        world.router.namespace.nft(
+            "table inet nowhere { chain forward { type filter hook forward priority 0; oifname nowhere reject"
+            " with icmpx type no-route; }; }"
+        )
         yield world
 
 

@@ -87,12 +87,13 @@ def fate(
     return ", ".join(f"{kind}: {what}" for kind, what in words.items())
 
 
-def closed(origin: Host, to: Pair, port: int) -> bool:
-    """Whether a port is that of a machine on which nobody listens: a reset over TCP, an ICMP error over UDP."""
-    return (fate(origin, to, port, protocols=["TCP"]), fate(origin, to, port, protocols=["UDP"])) == (
-        "refused",
-        "rejected",
-    )
+CLOSED = "refused over TCP, rejected over UDP"
+"""What :func:`ends` says of a port of a machine on which nobody listens."""
+
+
+def ends(origin: Host, to: Pair, port: int) -> str:
+    """What becomes of a flow over TCP and over UDP, told apart."""
+    return ", ".join(f"{fate(origin, to, port, protocols=[protocol])} over {protocol}" for protocol in PROTOCOLS)
 
 
 def shared_by(
