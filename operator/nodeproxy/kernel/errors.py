@@ -14,6 +14,23 @@
 libnftables gives no error numbers, only text; it never translates it, so the text can be read.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Refusal(NamedTuple):
+    """A statement that nft or the kernel refused.
+
+    Attributes:
+        owner: the service port whose it is, as ``ns/name:port``; empty if it is nobody's, or nft does not say.
+        reason: what nft or the kernel said, on one line.
+        statement: the statement; empty if that is not known.
+    """
+
+    owner: str
+    reason: str
+    statement: str = ""
+
 
 class KernelError(Exception):
     """Something between this program and the kernel went wrong."""
@@ -38,13 +55,15 @@ class TransactionError(KernelError):
         reason: what nft or the kernel said, on one line.
         owner: the service port whose statement was refused, as ``ns/name:port``; empty if that is not known.
         statement: the statement that was refused; empty if that is not known.
+        refusals: all statements that nft named at once; the first of them is that of the other attributes.
     """
 
-    def __init__(self, reason: str, *, owner: str = "", statement: str = "") -> None:
+    def __init__(self, reason: str, *, owner: str = "", statement: str = "", refusals: Sequence[Refusal] = ()) -> None:
         super().__init__(f"{owner}: {reason}" if owner else reason)
         self.reason = reason
         self.owner = owner
         self.statement = statement
+        self.refusals = tuple(refusals) or (Refusal(owner, reason, statement),)
 
 
 class BusyError(TransactionError):

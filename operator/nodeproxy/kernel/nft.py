@@ -18,6 +18,7 @@ from nodeproxy.kernel.errors import (
     BusyError,
     OutcomeUnknownError,
     PermissionDeniedError,
+    Refusal,
     TooLongError,
     TransactionError,
     UnsupportedError,
@@ -67,14 +68,15 @@ class Nft:
             retrying(self._run_once, text)
         except BusyError as error:
             # Only now: to find out who is at fault takes another run.
-            self._check_as_file(text, fallback=error.reason, kind=BusyError)
-            raise
+            self._check_as_file(text, fallback=error.reason)
+            self._run_once(text)  # it has just passed
 
     def check(self, text: str) -> None:
         """Have nft and the kernel check a transaction without applying it.
 
         Raises:
-            TransactionError: it would be refused; names the statement and its owner where nft says which.
+            TransactionError: it would be refused; names the statements and their owners where nft says which. The
+                subclass says whether that may pass.
             PermissionDeniedError: CAP_NET_ADMIN is missing.
         """
         self._check_as_file(text, fallback="refused")
@@ -128,15 +130,14 @@ class Nft:
         self._context = None
         reason = _reason(error)
         _raise_permission(reason)
-        for sign, kind in _KINDS:
-            if sign in error:
-                raise kind(reason)
+        if (kind := _kind(error)) is not TransactionError:
+            raise kind(reason)
         # nft points at the wrong line for text it was given in memory, at the right one for a file.
         self._check_as_file(text, fallback=reason)
         raise TransactionError(reason)
 
-    def _check_as_file(self, text: str, fallback: str, kind: type[TransactionError] = TransactionError) -> None:
-        """Have a transaction checked; raises ``kind`` for what is refused, at the line that nft points at."""
+    def _check_as_file(self, text: str, fallback: str) -> None:
+        """Have a transaction checked; the error names the lines that nft points at."""
         context = self._ours()
         descriptor = os.memfd_create("nodeproxy-transaction")
         try:
@@ -152,11 +153,12 @@ class Nft:
         self._context = None
         reason = _reason(error) or fallback
         _raise_permission(reason)
-        found = _ERROR_AT.search(error)
-        if found is None:
+        kind = _kind(error or fallback)
+        refusals = _refusals(text, error)
+        if not refusals:
             raise kind(reason)
-        statement, owner = _statement_at(text, int(found[1]))
-        raise kind(found[2].strip(), owner=owner, statement=statement)
+        first = refusals[0]
+        raise kind(first.reason, owner=first.owner, statement=first.statement, refusals=refusals)
 
 
 def _has_net_admin(status: Path = Path("/proc/self/status")) -> bool:
@@ -191,9 +193,22 @@ def _raise_permission(reason: str) -> None:
         raise PermissionDeniedError(msg)
 
 
-def _statement_at(text: str, number: int) -> tuple[str, str]:
-    """The line with this number (from 1), and the owner that it names at its end."""
+def _kind(error: str) -> type[TransactionError]:
+    """Whether what nft reported may pass: only if all of it may."""
+    messages = _ANY_ERROR.findall(error) or [error]
+    kinds = {next((kind for sign, kind in _KINDS if sign in message), TransactionError) for message in messages}
+    return kinds.pop() if len(kinds) == 1 else TransactionError
+
+
+def _refusals(text: str, error: str) -> list[Refusal]:
+    """The statements of a transaction that nft points at, in its order."""
     lines = text.splitlines()
-    line = lines[number - 1] if 0 < number <= len(lines) else ""
+    places = [(int(number), reason.strip()) for number, reason in _ERROR_AT.findall(error)]
+    return [_refusal(lines[number - 1] if 0 < number <= len(lines) else "", reason) for number, reason in places]
+
+
+def _refusal(line: str, reason: str) -> Refusal:
+    """What is refused, of a line that names its owner at its end."""
     owner = _OWNER.search(line)
-    return (line[: owner.start()] if owner else line).strip(), owner[1] if owner else ""
+    statement = line[: owner.start()] if owner else line
+    return Refusal(owner[1] if owner else "", reason, statement.strip().removesuffix("#").rstrip())

@@ -9,7 +9,7 @@ about to look a slot up, and kernels before 6.2 hold a chain busy for a moment a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -34,7 +34,7 @@ from nodeproxy.ruleset.operations import (
     free_slots,
     weight,
 )
-from nodeproxy.ruleset.render import Base, Renderer, digest_of
+from nodeproxy.ruleset.render import Base, Renderer, RenderError, digest_of
 from nodeproxy.ruleset.rules import NODE_PORT_IPS, BalancingChain, Element, ElementKey, ServiceRules
 from nodeproxy.ruleset.slot_ledger import LONG_AGO, Freed, SlotLedger
 
@@ -100,10 +100,18 @@ class TableState:
     Args:
         found: what the kernel holds; None: no such table.
         renderer: renders its objects; may be replaced when the settings change.
+        unrenderable: is told of a service port that a template fails for; what there is of its operations must not
+            be applied, and the state no longer holds for it. None: the error is raised.
     """
 
-    def __init__(self, found: Found | None, renderer: Renderer) -> None:
+    def __init__(
+        self,
+        found: Found | None,
+        renderer: Renderer,
+        unrenderable: Callable[[ServicePortName, RenderError], None] | None = None,
+    ) -> None:
         self.renderer = renderer
+        self._unrenderable = unrenderable
         self.mirror = found.mirror if found else Mirror()
         self._found = found
         self._adopted: Mapping[str, SlotUse] = {}
@@ -177,23 +185,39 @@ class TableState:
         return whole
 
     def correct(
-        self, wanted: Mapping[ServicePortName, ServiceRules], now: float, base: BaseAndAddresses
+        self,
+        wanted: Mapping[ServicePortName, ServiceRules],
+        now: float,
+        base: BaseAndAddresses,
+        kept: Mapping[ServicePortName, ServiceRules] = MappingProxyType({}),
     ) -> Iterator[Piece]:
-        """Operations that bring a table that was found to what it should hold; none where nothing differs."""
+        """Operations that bring a table that was found to what it should hold; none where nothing differs.
+
+        Args:
+            wanted: the rules of each service port.
+            now: monotonic seconds.
+            base: the table's base and node-port addresses.
+            kept: what the table holds of other service ports, and is to stay as it is: names and elements only.
+        """
         strays: list[Operation] = []
         if self._found is not None:
             chains = (chain for rules in wanted.values() for chain in rules.balancing() if chain.slots)
-            self._adopted = self._slots.adopt(self._found, chains, now)
+            staying = [chain.name for rules in kept.values() for chain in rules.chains]
+            self._adopted = self._slots.adopt(self._found, chains, now, staying)
             self._found = None
             for name in self._slots.forget_empty():
                 strays.append(RemoveContainer("", self._forget_container(name), name))
             # First of all: should what follows fail again and again, its remains must not pile up.
             yield from cut(self._free_slots(self._slots.free(LONG_AGO)), [], PIECE_WEIGHT)
+        for name, rules in kept.items():
+            uses = {chain.name: self._adopted[chain.name] for chain in rules.chains if chain.name in self._adopted}
+            self._placed[name] = _Placed(rules, uses)
+            self._shared.update((element.container, element.key) for element in rules.shared)
         pending = _Pending(now, correcting=True)
         self._change_base(base, pending.base)
         yield from self._change_services(wanted, pending, PIECE_WEIGHT)
         self._adopted = {}
-        self._remove_strays(wanted, base, now, strays)
+        self._remove_strays({**wanted, **kept}, base, now, strays)
         # May be cut anywhere: first what leads to stray chains, then what they do, then what that referred to.
         strays.sort(key=lambda stray: (not isinstance(stray, RemoveElement), stray.stage))
         yield from cut([], [[stray] for stray in strays], PIECE_WEIGHT)
@@ -248,7 +272,12 @@ class TableState:
             old = self._placed.pop(name, None)
             group: list[Operation] = []
             if rules is not None:
-                self._place(name, old, rules, pending, group)
+                try:
+                    self._place(name, old, rules, pending, group)
+                except RenderError as error:
+                    if self._unrenderable is None:
+                        raise
+                    self._unrenderable(name, error)
             elif old is not None:
                 self._withdraw(old, None, {}, pending, group)
             if group:

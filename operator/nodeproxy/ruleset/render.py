@@ -60,6 +60,10 @@ class TemplateError(Exception):
     """A template that is missing, broken, or yields something that is not what it is for; names the template."""
 
 
+class RenderError(TemplateError):
+    """A template that can be read, but fails for the values it was given; for others it may not."""
+
+
 @dataclass(frozen=True, slots=True)
 class RenderContext:
     """What every template may use, for one table.
@@ -275,7 +279,7 @@ class Renderer:
             raise TemplateError(msg) from error
         except Exception as error:  # expressions in a template fail in as many ways as any program
             msg = f"{_place(error) or template}: {error}"
-            raise TemplateError(msg) from error
+            raise RenderError(msg) from error
 
 
 def _place(error: Exception) -> str:

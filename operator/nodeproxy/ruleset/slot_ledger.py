@@ -45,7 +45,9 @@ class SlotLedger:
         slots, new = pool.allocate(len(chain.slots))
         return SlotUse(chain.slot_maps, slots), pool.capacity(slots.number) if new else None
 
-    def adopt(self, found: Found, chains: Iterable[BalancingChain], now: float) -> Mapping[str, SlotUse]:
+    def adopt(
+        self, found: Found, chains: Iterable[BalancingChain], now: float, kept: Iterable[str] = ()
+    ) -> Mapping[str, SlotUse]:
         """Take those slots that a table was found with and that are right for ``chains``; all others are out of use.
 
         Slots that no chain draws from may be emptied at once, those that one still draws from after a while.
@@ -54,6 +56,7 @@ class SlotLedger:
             found: the table.
             chains: the chains that want slots.
             now: monotonic seconds.
+            kept: names of chains that stay as they are, whatever slots they draw from.
 
         Returns:
             the slots by chain.
@@ -71,6 +74,9 @@ class SlotLedger:
             same = all(content.get(use.slots.offset + i) == value for i, value in enumerate(chain.slots))
             if same and self._pools[use.prefix].claim(use.slots):
                 adopted[chain.name] = use
+        for name in kept:
+            if (use := found.uses.get(name)) is not None and self._pools[use.prefix].claim(use.slots):
+                adopted[name] = use
         for map_name, content in found.slots.items():
             if known := slot_map_number(map_name):
                 end = found.capacities[map_name]
