@@ -62,6 +62,30 @@ _OURS = ("load", MIDDLE)
 
 ROWS = (
     Row(
+        "apply of 10,000 x 10: anonymous maps in one transaction / slot maps",
+        "≥",
+        6.0,
+        10.0,
+        "times",
+        lambda s: _ratio(s.median(("anonymous", MIDDLE), "apply s"), s.median(_OURS, "apply s")),
+    ),
+    Row(
+        "the same, anonymous maps in pieces of 500",
+        "≥",
+        None,
+        8.0,
+        "times",
+        lambda s: _ratio(s.median(("pieces", MIDDLE), "apply s"), s.median(_OURS, "apply s")),
+    ),
+    Row(
+        "one changed Service at 10,000, kernel part: anonymous maps / slot maps",
+        "≥",
+        5.0,
+        30.0,
+        "times",
+        lambda s: _ratio(s.median(("anonymous", MIDDLE), "change kernel s"), s.median(_OURS, "change kernel s")),
+    ),
+    Row(
         "one changed Service at 10,000, event to commit, p50",
         "≤",
         20.0,

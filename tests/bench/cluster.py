@@ -57,7 +57,7 @@ def service_cidr() -> bytes:
 def service(number: int) -> bytes:
     """A ClusterIP Service with one TCP port."""
     address = cluster_ip(number)
-    name = _name(number)
+    title = name(number)
     body = {
         "clusterIP": address,
         "clusterIPs": [address],
@@ -65,7 +65,7 @@ def service(number: int) -> bytes:
         "ipFamilies": ["IPv4"],
         "ipFamilyPolicy": "SingleStack",
         "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080}],
-        "selector": {"app": name},
+        "selector": {"app": title},
         "sessionAffinity": "None",
         "type": "ClusterIP",
     }
@@ -73,7 +73,7 @@ def service(number: int) -> bytes:
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": {**_metadata(number, name), "labels": {"app": name}},
+            "metadata": {**_metadata(number, title), "labels": {"app": title}},
             "spec": body,
             "status": {"loadBalancer": {}},
         }
@@ -88,17 +88,17 @@ def endpoint_slice(number: int, endpoints: int = 10, version: int = 0) -> bytes:
         endpoints: how many endpoints it has.
         version: each makes the last endpoint another pod; 0 is how it begins.
     """
-    name = _name(number)
+    title = name(number)
     return _json(
         {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": {
-                **_metadata(number, f"{name}-x7k2p"),
+                **_metadata(number, f"{title}-x7k2p"),
                 "labels": {
-                    "app": name,
+                    "app": title,
                     "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-                    "kubernetes.io/service-name": name,
+                    "kubernetes.io/service-name": title,
                 },
             },
             "addressType": "IPv4",
@@ -134,14 +134,19 @@ def namespace(number: int) -> str:
     return f"team-{number // _PER_NAMESPACE:03}"
 
 
+def node_of(number: int, index: int) -> str:
+    """The node that an endpoint of a Service is on."""
+    return f"node-{(number + index * 7) % _NODES}"
+
+
 def _endpoint(number: int, index: int, address: str) -> dict[str, Any]:
     return {
         "addresses": [address],
         "conditions": {"ready": True, "serving": True, "terminating": False},
-        "nodeName": f"node-{(number + index * 7) % _NODES}",
+        "nodeName": node_of(number, index),
         "targetRef": {
             "kind": "Pod",
-            "name": f"{_name(number)}-5d9c7b6f4-{index:05}",
+            "name": f"{name(number)}-5d9c7b6f4-{index:05}",
             "namespace": namespace(number),
             "uid": _uid(number, index + 1),
         },
@@ -149,9 +154,9 @@ def _endpoint(number: int, index: int, address: str) -> dict[str, Any]:
     }
 
 
-def _metadata(number: int, name: str) -> dict[str, Any]:
+def _metadata(number: int, title: str) -> dict[str, Any]:
     return {
-        "name": name,
+        "name": title,
         "namespace": namespace(number),
         "creationTimestamp": _CREATED,
         "resourceVersion": str(1_000_000 + number),
@@ -159,7 +164,8 @@ def _metadata(number: int, name: str) -> dict[str, Any]:
     }
 
 
-def _name(number: int) -> str:
+def name(number: int) -> str:
+    """The name of a Service."""
     return f"service-{number:05}"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from bench import cluster, memory
 from bench.errors import BenchError
 from bench.folder import folder
+from bench.others import anonymous
 from bench.proxy import Load, Proxy, decoded
 from nodeproxy.kube.addresses import Family
 from nodeproxy.sync.proxier import Proxier
@@ -134,6 +135,7 @@ MEASURES: dict[str, Callable[..., Figures]] = {
     "load": load,
     "added": added,
     "audit": audit,
+    "anonymous": anonymous,
     "folder": folder,
     "libraries": libraries,
 }

@@ -6,7 +6,9 @@ from typing import Any
 
 SIZES = (1_000, 5_000, 10_000, 30_000)
 MIDDLE = 10_000  # the size of audits and folders
-OTHERS_UP_TO = 10_000  # other layouts are quadratic
+OTHERS_UP_TO = 10_000  # the other layout is quadratic
+OTHERS_REPEAT = 3  # and takes most of the time
+PIECE = 500
 REPEAT = 5
 CHANGES = 60
 EDITS = 10
@@ -70,11 +72,16 @@ def tasks(sizes: Sequence[int], topics: Sequence[str], changes: int = CHANGES, e
             case "folder":
                 yield Task(topic, "folder", {"services": middle, "edits": edits})
             case "always":
-                for size in sizes:
-                    if size <= OTHERS_UP_TO:
-                        always = {"services": size, "changes": changes, "endpoint_chains": "Always"}
-                        yield Task(topic, "load", always, most=3)
+                for size in (size for size in sizes if size <= OTHERS_UP_TO):
+                    always = {"services": size, "changes": changes, "endpoint_chains": "Always"}
+                    yield Task(topic, "load", always, OTHERS_REPEAT)
+            case "anonymous":
+                for size in (size for size in sizes if size <= OTHERS_UP_TO):
+                    yield Task(topic, "anonymous", {"services": size, "changes": changes // 2}, OTHERS_REPEAT)
+            case "pieces":
+                for size in (size for size in sizes if size <= OTHERS_UP_TO):
+                    yield Task(topic, "anonymous", {"services": size, "piece": PIECE}, OTHERS_REPEAT)
 
 
-TOPICS = ("libraries", "load", "added", "audit", "folder", "always")
+TOPICS = ("libraries", "load", "added", "audit", "folder", "always", "anonymous", "pieces")
 """All topics, in the order of the report."""

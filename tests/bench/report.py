@@ -48,6 +48,24 @@ _SECTIONS: tuple[tuple[str, str, tuple[_Line, ...]], ...] = (
         ),
     ),
     ("always", "Slot maps, endpointChains: Always", _LOAD),
+    (
+        "anonymous",
+        "Anonymous maps (kube-proxy's layout), one transaction",
+        (
+            ("apply", ("apply s",), 50, _SECONDS),
+            ("memory it adds", ("added KiB",), 50, _MEGABYTES),
+            ("change: kernel, p50", ("change kernel s",), 50, _MILLISECONDS),
+            ("change: kernel, p99", ("change kernel s",), 99, _MILLISECONDS),
+        ),
+    ),
+    (
+        "pieces",
+        "Anonymous maps in pieces of 500",
+        (
+            ("apply", ("apply s",), 50, _SECONDS),
+            ("memory it adds", ("added KiB",), 50, _MEGABYTES),
+        ),
+    ),
 )
 
 

@@ -46,7 +46,8 @@ def test_bounds_go_by_the_version_of_libnftables(version: str, *, new: bool) -> 
 
 
 def _load(**changed: Any) -> dict[str, Any]:
-    return {"plan s": 0.5, "compare s": 0.2, "render s": 0.3, "apply s": 1.0, "change s": [0.010], **changed}
+    figures = {"plan s": 0.5, "compare s": 0.2, "render s": 0.3, "apply s": 1.0, "peak KiB": 1}
+    return {**figures, "change s": [0.010], "change kernel s": [0.005], **changed}
 
 
 def _of(samples: Samples, libnftables: str, words: str) -> Any:
@@ -66,19 +67,29 @@ def test_a_figure_at_its_bound_meets_it_and_one_beyond_does_not() -> None:
 
 def test_a_bound_may_differ_between_versions_of_libnftables() -> None:
     samples = Samples()
-    samples.add(("load", 10_000), _load(**{"peak KiB": 1}))
+    samples.add(("load", 10_000), _load())
     assert _of(samples, "1.0.6", "event to commit").met
     assert not _of(samples, "1.1.3", "event to commit").met
 
 
 def test_growth_compares_two_sizes_and_is_unknown_while_one_is_missing() -> None:
     samples = Samples()
-    samples.add(("load", 10_000), _load(**{"peak KiB": 1}))
+    samples.add(("load", 10_000), _load())
     assert _of(samples, "1.1.3", "growth").measured is None
     samples.add(("load", 30_000), _load(**{"apply s": 4.5}))
     growth = _of(samples, "1.1.3", "growth")
     assert growth.measured == 4.5
     assert not growth.met
+
+
+def test_another_layout_has_to_be_slower_by_a_factor() -> None:
+    samples = Samples()
+    samples.add(("load", 10_000), _load())
+    samples.add(("anonymous", 10_000), {"apply s": 9.9, "change kernel s": [0.030]})
+    assert _of(samples, "1.0.6", "one transaction").met
+    assert not _of(samples, "1.1.3", "one transaction").met
+    assert _of(samples, "1.0.6", "kernel part").measured == pytest.approx(6)
+    assert not _of(samples, "1.1.3", "kernel part").met
 
 
 def test_every_expectation_is_a_line_of_the_table() -> None:
