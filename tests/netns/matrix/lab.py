@@ -1,0 +1,118 @@
+"""Runs the agent in each configuration once, asks all of its cells at once, and keeps what became of them."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pyroute2.netlink.nfnetlink.nfctsocket import NFCTSocket
+
+from netns.agent import Agent
+from netns.manifests import ManifestFolder
+from netns.matrix.axes import Protocol, Settings
+from netns.matrix.cells import Cell, Row, cells_of
+from netns.matrix.expectation import Dropped, expect
+from netns.matrix.ground import Ground, destination, flags, manifests, source_address
+from netns.matrix.judge import Judgement, Verdict, asks, judge
+from netns.matrix.sctp import probe_sctp
+from netns.probe import Flow, Outcome, probe
+
+FIRST_TIMEOUT, SECOND_TIMEOUT = 0.5, 3.0
+"""Seconds without an answer that count as dropped: at first, and when asked again."""
+
+
+class Lab:
+    """The ground, with one agent at a time on node-a. Use it in a ``with`` statement.
+
+    Attributes:
+        ground: the network.
+        asked_again: how many cells took a second look, by configuration.
+    """
+
+    def __init__(self) -> None:
+        self.ground = Ground()
+        self.folder = ManifestFolder()
+        self.folder.write("all", manifests(self.ground.world))
+        self.asked_again: dict[Settings, int] = {}
+        self._known: dict[Settings, dict[Cell, Judgement]] = {}
+        self._sources = self.ground.sources
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.folder.close()
+        self.ground.close()
+
+    def mismatches(self, row: Row) -> list[str]:
+        """What is not as expected in a row: a line for each such cell. A cell that nobody asked is one."""
+        lines = []
+        for cell in row.cells:
+            known = self.judgements(cell.settings)
+            judgement = known.get(cell, Judgement(Verdict.WRONG, "it was never asked"))
+            if judgement.verdict is not Verdict.RIGHT:
+                lines.append(f"{cell}: {judgement.why}")
+        return lines
+
+    def judgements(self, settings: Settings) -> dict[Cell, Judgement]:
+        """How each cell of a configuration stands; asked when first wanted."""
+        if settings not in self._known:
+            self._known[settings], self.asked_again[settings] = self.run(settings, cells_of(settings))
+        return self._known[settings]
+
+    def run(
+        self, settings: Settings, cells: Sequence[Cell], templates: Path | None = None, times: int = 1
+    ) -> tuple[dict[Cell, Judgement], int]:
+        """Run an agent and ask cells; those that are unsure are asked again, once.
+
+        Args:
+            settings: its configuration.
+            cells: what to ask.
+            templates: templates to run with; None: the product's.
+            times: how many times as often as usual cells are asked that have a choice of endpoints.
+
+        Returns:
+            How each cell stands, and how many were asked again.
+        """
+        node = self.ground.world.node("node-a")
+        node.namespace.nft(
+            "".join(f"add table {ip} kube-proxy\ndelete table {ip} kube-proxy\n" for ip in ("ip", "ip6"))
+        )
+        changed = [] if templates is None else [f"--templates={templates}"]
+        agent = Agent(node, [*flags(settings), *changed], self.folder)
+        try:
+            agent.start()
+            agent.settle(60)
+            self._forget_connections()
+            judged = self._ask(cells, FIRST_TIMEOUT, times)
+            unsure = [cell for cell, judgement in judged.items() if judgement.verdict is Verdict.UNSURE]
+            return judged | self._ask(unsure, SECOND_TIMEOUT, 3 * times), len(unsure)
+        finally:
+            agent.close()
+
+    def _forget_connections(self) -> None:
+        """Empty node-a's connection tracking, which remembers what the last configuration decided."""
+        with self.ground.world.node("node-a").namespace.enter(), NFCTSocket() as netlink:
+            netlink.flush()
+
+    def _ask(self, cells: Iterable[Cell], timeout: float, times: int = 1) -> dict[Cell, Judgement]:
+        # Those that will wait in vain go together: the wait is then paid once for many.
+        silent: dict[bool, dict[bool, list[Cell]]] = {False: defaultdict(list), True: defaultdict(list)}
+        for cell in cells:
+            silent[isinstance(expect(cell), Dropped)][cell.protocol is Protocol.SCTP].append(cell)
+        outcomes: dict[Cell, list[Outcome]] = defaultdict(list)
+        for groups in silent.values():
+            for sctp, group in groups.items():
+                flat = [cell for cell in group for _ in range(asks(cell, times))]
+                flows = [self._flow(cell) for cell in flat]
+                for cell, outcome in zip(flat, (probe_sctp if sctp else probe)(flows, timeout), strict=True):
+                    outcomes[cell].append(outcome)
+        return {cell: judge(cell, found) for cell, found in outcomes.items()}
+
+    def _flow(self, cell: Cell) -> Flow:
+        address, port = destination(cell)
+        namespace = self._sources[cell.source].namespace
+        return Flow(namespace, address, port, cell.protocol.value, source_address(cell))  # type: ignore[arg-type]
