@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 
+from nodeproxy.cli.collector import calm_collector
 from nodeproxy.cli.flags import HelpFormatter, add_logging, add_manifests, add_periods, add_traffic, raw_config
 from nodeproxy.config.settings import validate
 from nodeproxy.kube.manifests import ManifestFolder
@@ -43,6 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
         TemplateError: a template is broken.
     """
     configure_logs(arguments.logging_format, verbose=arguments.v >= 2)
+    calm_collector()
     config = validate(raw_config(arguments))
     journal = Journal()
     options = AgentOptions(config.node_name, config.settings, config.intervals, arguments.templates)

@@ -13,6 +13,7 @@ import msgspec
 from nodeproxy.kube.clean import clean_object, object_key
 from nodeproxy.kube.notes import Notes, Rejected, show
 from nodeproxy.kube.objects import EndpointSlice, KubeObject, Node, Service, ServiceCIDR
+from nodeproxy.kube.sharing import share_parts
 from nodeproxy.kube.source import ObjectKey, Problem
 from nodeproxy.kube.tolerant import convert_tolerantly
 
@@ -177,6 +178,7 @@ def _cleaned(obj: KubeObject, kind: str, origin: str, notes: Notes | None = None
         obj = clean_object(obj, key, notes)
     except Rejected as rejected:
         return Decoded(key=key, problems=notes.fatal(rejected), origin=origin)
+    share_parts(obj)
     return Decoded(obj, key, tuple(notes.problems), origin=origin)
 
 

@@ -94,19 +94,49 @@ class _Kind(msgspec.Struct, frozen=True, gc=False):
     kind: str = ""
 
 
+class _List(msgspec.Struct, frozen=True, gc=False):
+    kind: str = ""
+    api_version: str | None = msgspec.field(name="apiVersion", default=None)
+    items: list[msgspec.Raw] | None = None
+
+
 _kind_decoder = msgspec.json.Decoder(_Kind)
+_list_decoder = msgspec.json.Decoder(_List)
 
 
 def _parse_one_json(data: bytes, origin: str, manifest: ManifestFile) -> bool:
     """Take the file if it is exactly one JSON object; the way most files go, and the fastest."""
     try:
         kind = _kind_decoder.decode(data).kind
-        if kind.endswith("List"):
-            _take(msgspec.json.decode(data), origin, manifest)
-        else:
+        if not kind.endswith("List"):
             _add(decode_json(data, origin), manifest)
+        elif not _take_plain_list(data, origin, manifest):
+            _take(msgspec.json.decode(data), origin, manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
+    return True
+
+
+def _take_plain_list(data: bytes, origin: str, manifest: ManifestFile) -> bool:
+    """Take a list that is as it should be and holds no lists: an item at a time, without its tree of dicts.
+
+    Returns:
+        whether it was one; if not, nothing was taken.
+    """
+    try:
+        found = _list_decoder.decode(data)
+        items = [(_kind_decoder.decode(item).kind, item) for item in found.items or ()]
+    except msgspec.ValidationError:
+        return False  # said in full by who goes through it field by field
+    item_kind = _TYPED_LISTS.get(found.kind, "")
+    if found.kind != "List" and not item_kind:
+        return False
+    if found.api_version != (API_VERSIONS[item_kind] if item_kind else "v1"):
+        return False
+    if any(kind.endswith("List") for kind, _ in items):
+        return False
+    for index, (_, item) in enumerate(items):
+        _add(decode_json(item, f"{origin}.items[{index}]", item_kind), manifest)
     return True
 
 

@@ -64,6 +64,9 @@ class ManifestReader:
                 self.state.fail(name, tree.errors[name])
             elif now != self._known.get(name) or (touched and self._is_touched(name, touched, targets, tree)):
                 self.read(name)
+            if self._known.get(name) == now:
+                self._known[name] = now  # one object instead of two
+        tree.files.clear()  # whoever asks what was there asks what is known
         self._tree = tree
 
     def _is_touched(self, name: str, touched: Set[str], targets: Set[str], tree: Tree) -> bool:

@@ -1,14 +1,34 @@
 """Which version of each object is in force, when files claim it. Pure bookkeeping; reads no files."""
 
 from collections import Counter
-from typing import TypeVar
+from collections.abc import Iterator
+from sys import intern
+from typing import NamedTuple
 
 from nodeproxy.kube.manifest_files import ManifestFile
 from nodeproxy.kube.objects import KubeObject
 from nodeproxy.kube.source import Change, ObjectKey, Problem
 
-_Place = tuple[str, int]  # File, and position within it.
-_T = TypeVar("_T")
+
+class _Claim(NamedTuple):
+    """One place that holds an object. Earlier places win, so the first two fields order claims.
+
+    Attributes:
+        file: the file.
+        position: the position within it.
+        detail: what follows the file's name in the origin, as ``#2``.
+        object: the object; None: it can't be used, and what was known before may stay in its place.
+    """
+
+    file: str
+    position: int
+    detail: str
+    object: KubeObject | None
+
+    @property
+    def origin(self) -> str:
+        """Where it was read."""
+        return self.file + self.detail
 
 
 class ManifestState:
@@ -20,9 +40,8 @@ class ManifestState:
     """
 
     def __init__(self) -> None:
-        self._claims: dict[ObjectKey, dict[_Place, tuple[KubeObject, str]]] = {}
-        self._orphans: dict[ObjectKey, dict[_Place, str]] = {}
-        self._places: dict[str, set[tuple[ObjectKey, _Place]]] = {}
+        self._claims: dict[ObjectKey, tuple[_Claim, ...]] = {}
+        self._held: dict[str, tuple[ObjectKey, ...]] = {}  # the keys of a file's claims
         self._ignored: dict[str, Counter[str]] = {}
         self._problems: dict[str, tuple[Problem, ...]] = {}
         self._errors: dict[str, Problem] = {}
@@ -61,25 +80,19 @@ class ManifestState:
         that the file held and now does not: they stay as well.
         """
         before = self._withdraw(name)
-        places: set[tuple[ObjectKey, _Place]] = set()
+        held: dict[ObjectKey, None] = {}
         for position, decoded in enumerate(manifest.objects):
-            key, place = decoded.key, (name, position)
-            if key is None:
-                continue
-            obj = decoded.object or before.get(key)
-            if obj is not None:
-                self._claims.setdefault(key, {})[place] = (obj, decoded.origin)
-            else:
-                self._orphans.setdefault(key, {})[place] = decoded.origin
-            places.add((key, place))
+            if (key := decoded.key) is not None:
+                detail = intern(decoded.origin.removeprefix(name))
+                self._claim(key, _Claim(name, position, detail, decoded.object or before.get(key)))
+                held[key] = None
         if any(decoded.key is None for decoded in manifest.objects):
-            named = {key for key, _ in places}
             for position, (key, obj) in enumerate(before.items(), start=len(manifest.objects)):
-                if key not in named:
-                    self._claims.setdefault(key, {})[name, position] = (obj, name)
-                    places.add((key, (name, position)))
-        self._touched.update(key for key, _ in places)
-        self._places[name] = places
+                if key not in held:
+                    self._claim(key, _Claim(name, position, "", obj))
+                    held[key] = None
+        self._touched.update(held)
+        self._held[name] = tuple(held)
         if manifest.ignored:
             self._ignored[name] = manifest.ignored
         if problems := tuple(problem for decoded in manifest.objects for problem in decoded.problems):
@@ -97,44 +110,54 @@ class ManifestState:
         """Take note that a file is gone."""
         self._withdraw(name)
 
+    def _claim(self, key: ObjectKey, claim: _Claim) -> None:
+        self._claims[key] = (*self._claims.get(key, ()), claim)
+
     def _withdraw(self, name: str) -> dict[ObjectKey, KubeObject]:
-        """Forget a file; returns the objects that it held, the first of each key."""
-        held: dict[ObjectKey, KubeObject] = {}
-        for key, place in sorted(self._places.pop(name, ()), key=lambda entry: entry[1]):
+        """Forget a file; returns the objects that it held, the first of each key, in order."""
+        held: list[tuple[int, ObjectKey, KubeObject]] = []
+        for key in self._held.pop(name, ()):
             self._touched.add(key)
-            claim = _drop(self._claims, key, place)
-            if claim is not None:
-                held.setdefault(key, claim[0])
-            _drop(self._orphans, key, place)
+            held += [(claim.position, key, claim.object) for claim in self._of_file(key, name) if claim.object]
+            rest = tuple(claim for claim in self._claims[key] if claim.file != name)
+            if rest:
+                self._claims[key] = rest
+            else:
+                del self._claims[key]
         self._ignored.pop(name, None)
         self._problems.pop(name, None)
         self._errors.pop(name, None)
-        return held
+        objects: dict[ObjectKey, KubeObject] = {}
+        for _, key, obj in sorted(held, key=lambda entry: entry[0]):
+            objects.setdefault(key, obj)
+        return objects
+
+    def _of_file(self, key: ObjectKey, name: str) -> Iterator[_Claim]:
+        return (claim for claim in self._claims[key] if claim.file == name)
 
     def changes(self) -> list[Change]:
         """What differs from what has been handed over, sorted by key."""
         changes = []
         for key in sorted(self._touched):
-            claims = self._claims.get(key)
             known = self._in_force.get(key)
-            if not claims and known is not None and (orphans := self._orphans.pop(key, None)):
+            if known is not None and not any(claim.object for claim in self._claims.get(key, ())):
                 # The file that held it is gone, and one that came for it is bad: the last good version stays.
-                claims = self._claims[key] = {place: (known, origin) for place, origin in orphans.items()}
+                adopted = tuple(claim._replace(object=known) for claim in self._claims.get(key, ()))
+                if adopted:
+                    self._claims[key] = adopted
+            claims = [claim for claim in self._claims.get(key, ()) if claim.object is not None]
+            self._losers.pop(key, None)
             if not claims:
-                self._losers.pop(key, None)
                 if known is not None:
                     changes.append(Change(key, None))
                 continue
-            winner = min(claims)
-            obj, origin = claims[winner]
-            if obj != known:
-                changes.append(Change(key, obj))
-            self._losers.pop(key, None)
+            winner = min(claims, key=lambda claim: claim[:2])
+            if winner.object != known:
+                changes.append(Change(key, winner.object))
             if len(claims) > 1:
+                reason = f"is the same object as in {winner.origin}, which is used"
                 self._losers[key] = [
-                    Problem(claim[1], str(key), "", f"is the same object as in {origin}, which is used")
-                    for place, claim in claims.items()
-                    if place != winner
+                    Problem(claim.origin, str(key), "", reason) for claim in claims if claim is not winner
                 ]
         return changes
 
@@ -146,13 +169,3 @@ class ManifestState:
             else:
                 self._in_force[change.key] = change.object
         self._touched.clear()
-
-
-def _drop(table: dict[ObjectKey, dict[_Place, _T]], key: ObjectKey, place: _Place) -> _T | None:
-    entries = table.get(key)
-    if entries is None:
-        return None
-    entry = entries.pop(place, None)
-    if not entries:
-        del table[key]
-    return entry
