@@ -11,7 +11,7 @@ from netns.matrix.cells import Cell, Row
 Test = Callable[..., None]
 
 
-def tests_of(module: ModuleType) -> list[Test]:
+def running_tests(module: ModuleType) -> list[Test]:
     """The test functions of a module; none if a mark of the whole module may keep it from running."""
     marks = getattr(module, "pytestmark", [])
     if not _runs(marks if isinstance(marks, list) else [marks]):

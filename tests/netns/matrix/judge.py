@@ -113,4 +113,4 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
             texts[f"{outcome.name} that sees {outcome.source}, of a client with {outcome.client}"] += 1
         else:
             texts[str(outcome)] += 1
-    return "; ".join(f"{count} × {text}" for text, count in texts.items())
+    return "; ".join(f"{count} times {text}" for text, count in texts.items())
