@@ -1,11 +1,13 @@
 """Fixtures for tests that retell a report: a small cluster, and the agent on its first node."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from netns import addresses as plan
 from netns.agent import Agent
+from netns.matrix.sctp import SctpServers
 from netns.world import World
 from reports.support import TARGET
 from unit.kernel.private_net import namespace, pytest_configure
@@ -15,12 +17,14 @@ __all__ = ["namespace", "pytest_configure"]
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """Two nodes with three pods each, all of which answer at port TARGET, and a client outside.
+    """Two nodes with three pods each, all of which answer at port TARGET over TCP, UDP and SCTP, and a client outside.
 
     The router has no way to load balancers' addresses and external IPs, and says so.
     """
-    with World(nodes=2, pods=3) as world:
+    with World(nodes=2, pods=3) as world, contextlib.closing(SctpServers()) as sctp:
         world.serve_pods(TARGET)
+        for pod in world.pods.values():
+            sctp.serve(pod.namespace, pod.name, pod.addresses, TARGET)
         # By itself the router says so a few times, and then once a second (net.ipv4.route.error_burst).
         world.router.ip(
             "link add nowhere type bridge",

@@ -1,20 +1,26 @@
 """What becomes of packets, in words that a test can compare, and objects in the shapes that reports are about."""
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from netns import addresses as plan
 from netns.addresses import FAMILIES, Family, Pair
 from netns.agent import TABLE, Agent
 from netns.manifests import Manifest, backends, endpoint, endpoint_slice, port_name
+from netns.matrix.sctp import probe_sctp
 from netns.probe import Answer, Dropped, Flow, Outcome, Refused, Rejected, Unreachable, probe
 from netns.servers import Protocol
 from netns.world import Host, World
 
 TARGET = 8080
 """What the pods serve."""
+Kind = Literal["TCP", "UDP", "SCTP"]
 PROTOCOLS: tuple[Protocol, Protocol] = ("TCP", "UDP")
+EVERY_PROTOCOL: tuple[Kind, Kind, Kind] = ("TCP", "UDP", "SCTP")
 INSIDE, OUTSIDE = plan.host(plan.INSIDE, 2), plan.host(plan.OUTSIDE, 2)
 """Two addresses of the client outside the cluster."""
 CLIENTS = 24
@@ -69,22 +75,27 @@ def fate(
     port: int = 80,
     *,
     source: Pair | None = None,
-    protocols: Sequence[Protocol] = PROTOCOLS,
+    protocols: Sequence[Kind] = PROTOCOLS,
     families: Sequence[Family] = FAMILIES,
 ) -> str:
     """What becomes of a flow, the same word for each family and protocol; if they differ, each with its own."""
-    kinds = [(family, protocol) for family in families for protocol in protocols]
-    flows = [
-        Flow(origin.namespace, to.of(family), port, protocol, source.of(family) if source else None)
-        for family, protocol in kinds
-    ]
-    words = {
-        f"{protocol} over IPv{family}": word(outcome, origin.world, family)
-        for (family, protocol), outcome in zip(kinds, probe(flows, _PATIENCE), strict=True)
-    }
+    words: dict[str, str] = {}
+    for protocol in protocols:
+        targets = [(to.of(family), source.of(family) if source else None) for family in families]
+        for family, outcome in zip(families, attempt(origin, targets, port, protocol, _PATIENCE), strict=True):
+            words[f"{protocol} over IPv{family}"] = word(outcome, origin.world, family)
     if len(set(words.values())) == 1:
         return next(iter(words.values()))
     return ", ".join(f"{kind}: {what}" for kind, what in words.items())
+
+
+def attempt(
+    origin: Host, targets: Sequence[tuple[str, str | None]], port: int, protocol: Kind, timeout: float = 1.0
+) -> list[Outcome]:
+    """Try a flow to each address, from an address where one is given, all at once."""
+    if protocol == "SCTP":
+        return probe_sctp([Flow(origin.namespace, to, port, source=source) for to, source in targets], timeout)
+    return probe([Flow(origin.namespace, to, port, protocol, source) for to, source in targets], timeout)
 
 
 CLOSED = "refused over TCP, rejected over UDP"
@@ -113,12 +124,34 @@ def shared_by(
     return found
 
 
-def choices(origin: Host, to: str, port: int = 80, protocol: Protocol = "TCP") -> list[str]:
+def choices(origin: Host, to: str, port: int = 80, protocol: Kind = "TCP") -> list[str]:
     """Which endpoint each of the outside client's addresses gets."""
     family: Family = 6 if ":" in to else 4
-    sources = [plan.host(plan.INSIDE, number).of(family) for number in range(1, CLIENTS + 1)]
-    outcomes = probe([Flow(origin.namespace, to, port, protocol, source) for source in sources], 1.0)
+    targets = [(to, plan.host(plan.INSIDE, number).of(family)) for number in range(1, CLIENTS + 1)]
+    outcomes = attempt(origin, targets, port, protocol)
     return [outcome.name if isinstance(outcome, Answer) else _WORDS[type(outcome)] for outcome in outcomes]
+
+
+@contextlib.contextmanager
+def steady(origin: Host, to: Pair, port: int = 80) -> Iterator[Counter[str]]:
+    """Somebody who connects every few milliseconds over each family, and what became of it, counted."""
+    found: Counter[str] = Counter()
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            flows = [Flow(origin.namespace, to.of(family), port) for family in FAMILIES]
+            for family, outcome in zip(FAMILIES, probe(flows, 2.0), strict=True):
+                found[word(outcome, origin.world, family)] += 1
+            stop.wait(0.004)
+
+    thread = threading.Thread(target=run, name="steady client")
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join(10)
 
 
 def with_endpoints(shape: Manifest, hosts: Iterable[Host], **fields: Any) -> list[Manifest]:
