@@ -24,7 +24,7 @@ GET_TABLE, GET_CHAIN, GET_RULE, GET_SET, GET_ELEMENT = 1, 4, 7, 10, 13
 _REQUEST, _DUMP = 0x1, 0x300
 _DONE, _ERROR = 3, 2
 _DUMP_INTERRUPTED = 0x10
-_BUFFER = 1 << 18
+_BUFFER = 1 << 16  # the kernel hands over 32 KiB at most; more would be fresh pages each time
 
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")

@@ -36,7 +36,8 @@ _TYPES = {"ipv4_addr": 7, "ipv6_addr": 8, "inet_proto": 12, "inet_service": 13}
 _LENGTHS = {7: 4, 8: 16, 12: 1, 13: 2}
 _VERDICT_TYPE = 0xFFFFFF00
 _GOTO = -4
-_TABLE_DORMANT = 0x1
+TABLE_DORMANT = 0x1
+"""The flag of a table whose rules are switched off (NFT_TABLE_F_DORMANT)."""
 _ACCEPT = 1
 _KEY, _EXPIRES = 1, 5  # attributes of an element: its key, the milliseconds it has left
 _SET_ANONYMOUS, _SET_MAP, _SET_TIMEOUT, _SET_DYNAMIC = 0x1, 0x8, 0x10, 0x20
@@ -55,7 +56,9 @@ class TableForeignError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _SetHeader:
+class SetHeader:
+    """The declaration of a set or map, as the kernel has it; ``timeout`` in seconds."""
+
     name: str
     flags: int
     key_type: int
@@ -65,7 +68,26 @@ class _SetHeader:
 
     @property
     def is_affinity(self) -> bool:
+        """Whether it holds the clients of an endpoint."""
         return self.name.startswith(AFFINITY) and is_dynamic(self.name)
+
+    @property
+    def kind(self) -> str:
+        """``set`` or ``map``."""
+        return "map" if self.flags & _SET_MAP else "set"
+
+
+@dataclass(slots=True)
+class Chains:
+    """The chains of a table.
+
+    Attributes:
+        hooks: type, number of the hook and priority of each base chain, None for the others.
+        policies: the policy of each base chain.
+    """
+
+    hooks: dict[str, tuple[str, int, int] | None] = field(default_factory=dict)
+    policies: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -73,11 +95,10 @@ class _Raw:
     """A table as dumped, with as little decoding as serves."""
 
     flags: int = 0
-    policies: dict[str, int] = field(default_factory=dict)
-    chains: dict[str, tuple[str, int, int] | None] = field(default_factory=dict)
+    chains: Chains = field(default_factory=Chains)
     digests: dict[str, list[str]] = field(default_factory=dict)
     uses: dict[str, SlotUse] = field(default_factory=dict)
-    sets: list[_SetHeader] = field(default_factory=list)
+    sets: list[SetHeader] = field(default_factory=list)
     elements: dict[str, list[Attributes]] = field(default_factory=dict)
 
 
@@ -134,21 +155,46 @@ def _dump(family: Family) -> _Raw | None:
         if TABLE not in tables:
             return None
         raw.flags = netlink.number(tables[TABLE].get(2, memoryview(b"\0")))
-        for chain in map(attributes, sock.dump(netlink.GET_CHAIN, {1: TABLE})):
-            if netlink.text(chain[1]) == TABLE:
-                raw.chains[netlink.text(chain[3])] = _hook(chain)
-                raw.policies[netlink.text(chain[3])] = netlink.number(chain.get(5, memoryview(b"\1")))
+        raw.chains = dump_chains(sock)
         for rule in map(attributes, sock.dump(netlink.GET_RULE, {1: TABLE})):
             _read_rule(rule, raw)
-        for found in map(attributes, sock.dump(netlink.GET_SET, {1: TABLE})):
-            header = _set_header(found)
-            if not header.flags & _SET_ANONYMOUS:
-                raw.sets.append(header)
+        raw.sets = [*dump_sets(sock)]
         for header in raw.sets:
             if header.is_affinity:
                 continue
             raw.elements[header.name] = [*_dump_elements(sock, header.name)]
     return raw
+
+
+def dump_chains(sock: NftSocket) -> Chains:
+    """The chains of our table.
+
+    Raises:
+        DumpInterruptedError: the ruleset changed meanwhile.
+        OSError: the kernel refused.
+    """
+    chains = Chains()
+    for message in sock.dump(netlink.GET_CHAIN, {1: TABLE}):
+        chain = attributes(message)
+        name = netlink.text(chain[3])
+        if 4 in chain and netlink.text(chain[1]) == TABLE:
+            chains.policies[name] = netlink.number(chain.get(5, memoryview(b"\1")))
+        if netlink.text(chain[1]) == TABLE:
+            chains.hooks[name] = _hook(chain)
+    return chains
+
+
+def dump_sets(sock: NftSocket) -> Iterator[SetHeader]:
+    """The declarations of the sets and maps in our table that have a name of their own.
+
+    Raises:
+        DumpInterruptedError: the ruleset changed meanwhile.
+        OSError: the kernel refused.
+    """
+    for found in map(attributes, sock.dump(netlink.GET_SET, {1: TABLE})):
+        header = _set_header(found)
+        if not header.flags & _SET_ANONYMOUS:
+            yield header
 
 
 def _clients(raw: _Raw, family: Family) -> Mapping[str, Sequence[Client]]:
@@ -190,12 +236,12 @@ def _read_rule(rule: Attributes, raw: _Raw) -> None:
     if netlink.text(rule[1]) != TABLE:
         return
     chain = netlink.text(rule[2])
-    raw.digests.setdefault(chain, []).append(_digest(rule.get(7)))
+    raw.digests.setdefault(chain, []).append(rule_digest(rule.get(7)))
     if is_dynamic(chain) and (use := _slot_use(rule)) is not None:
         raw.uses[chain] = use
 
 
-def _digest(user_data: memoryview | None) -> str:
+def rule_digest(user_data: memoryview | None) -> str:
     """The digest at the end of a rule's comment, which is the first of its user data (type, length, text)."""
     if user_data is None or len(user_data) < 2 or user_data[0] != 0:
         return FOREIGN
@@ -220,10 +266,10 @@ def _slot_use(rule: Attributes) -> SlotUse | None:
     return SlotUse(known[0], SlotRange(known[1], offset, size)) if known and size else None
 
 
-def _set_header(found: Attributes) -> _SetHeader:
+def _set_header(found: Attributes) -> SetHeader:
     zero = memoryview(b"\0")
     size = attributes(found[9]).get(1, zero) if 9 in found else zero
-    return _SetHeader(
+    return SetHeader(
         name=netlink.text(found[2]),
         flags=netlink.number(found.get(3, zero)),
         key_type=netlink.number(found.get(4, zero)),
@@ -239,11 +285,11 @@ def _interpret(raw: _Raw, family: Family, base: Base) -> Found:
         msg = "none of its rules is ours"
         raise TableForeignError(msg)
     mirror = Mirror()
-    if raw.flags & _TABLE_DORMANT:
+    if raw.flags & TABLE_DORMANT:
         msg = "it is dormant"
         raise TableForeignError(msg)
-    _check_hooks(raw, base)
-    for name, hook in raw.chains.items():
+    check_hooks(raw.chains, base)
+    for name, hook in raw.chains.hooks.items():
         mirror.chains[name] = "".join(raw.digests.get(name, ()))
         if hook:
             mirror.hooks[name] = f"{hook[0]} {hook[1]} {hook[2]}"
@@ -251,50 +297,67 @@ def _interpret(raw: _Raw, family: Family, base: Base) -> Found:
     declared = {container.name: container for container in base.containers}
     address = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
     for header in raw.sets:
-        mirror.kinds[header.name] = "map" if header.flags & _SET_MAP else "set"
+        mirror.kinds[header.name] = header.kind
+        check_set(header, family, base)
         if header.is_affinity:
-            if not (header.flags & _SET_TIMEOUT and header.flags & _SET_DYNAMIC):
-                msg = f"set {header.name} is declared otherwise"
-                raise TableForeignError(msg)
             mirror.affinity[header.name] = header.timeout
         elif slot_map_number(header.name):
-            _check_slot_map(header, family)
             mirror.containers[header.name] = ""
             content = dict(_slots(raw.elements[header.name], header, address))
             found.slots[header.name] = content
             found.capacities[header.name] = header.size or max(MAP_SLOTS, *(slot + 1 for slot in content), 0)
         else:
             container = declared.get(header.name)
-            if container is not None:
-                _check_declaration(container, header)
             mirror.containers[header.name] = container.body if container else ""
             mirror.elements[header.name] = dict(_elements(raw.elements[header.name], header))
     return found
 
 
-def _check_hooks(raw: _Raw, base: Base) -> None:
-    """What a base chain is hooked to can't be changed, so it has to be right."""
+def check_hooks(chains: Chains, base: Base) -> None:
+    """What a base chain is hooked to can't be changed, so it has to be right.
+
+    Raises:
+        TableForeignError: it is not.
+    """
     for chain in base.chains:
-        if chain.name not in raw.chains:
+        if chain.name not in chains.hooks:
             continue
         declared = _HOOK.match(chain.hook)
-        found = raw.chains[chain.name]
+        found = chains.hooks[chain.name]
         if declared:
             wanted = (declared[1], _HOOK_NUMBERS.get(declared[2], -1), int(declared[3]))
-            fits = found == wanted and raw.policies[chain.name] == _ACCEPT
+            fits = found == wanted and chains.policies[chain.name] == _ACCEPT
         else:  # no hook, or, from a changed template, one that says more
             fits = bool(found) == bool(chain.hook)
         if not fits:
             msg = f"chain {chain.name} is hooked otherwise"
             raise TableForeignError(msg)
     declared_names = {chain.name for chain in base.chains}
-    for name, hook in raw.chains.items():
+    for name, hook in chains.hooks.items():
         if hook is not None and name not in declared_names:
             msg = f"base chain {name} is not ours"
             raise TableForeignError(msg)
 
 
-def _check_declaration(container: Container, header: _SetHeader) -> None:
+def check_set(header: SetHeader, family: Family, base: Base) -> None:
+    """What a set or map is declared as can't be changed, so it has to be right.
+
+    Raises:
+        TableForeignError: it is not.
+    """
+    if header.is_affinity:
+        if not (header.flags & _SET_TIMEOUT and header.flags & _SET_DYNAMIC):
+            msg = f"set {header.name} is declared otherwise"
+            raise TableForeignError(msg)
+    elif slot_map_number(header.name):
+        _check_slot_map(header, family)
+    else:
+        container = next((container for container in base.containers if container.name == header.name), None)
+        if container is not None:
+            _check_declaration(container, header)
+
+
+def _check_declaration(container: Container, header: SetHeader) -> None:
     """The types of a set or map can't be changed, so they have to be right."""
     declared = next((line.removeprefix("type ") for line in container.lines if line.startswith("type ")), None)
     if declared is None:
@@ -315,7 +378,7 @@ def _check_declaration(container: Container, header: _SetHeader) -> None:
         raise TableForeignError(msg)
 
 
-def _check_slot_map(header: _SetHeader, family: Family) -> None:
+def _check_slot_map(header: SetHeader, family: Family) -> None:
     """A map that has the name of a slot map may be drawn from, and filled, so it has to be one."""
     if header.name.startswith(ENDPOINT_CHAIN_MAP):
         data_type = _VERDICT_TYPE
@@ -341,7 +404,7 @@ def _value(data: memoryview) -> tuple[memoryview, str | None]:
     return memoryview(b""), f"{FOREIGN}{code}"
 
 
-def _elements(elements: list[Attributes], header: _SetHeader) -> Iterator[tuple[ElementKey, str | None]]:
+def _elements(elements: list[Attributes], header: SetHeader) -> Iterator[tuple[ElementKey, str | None]]:
     readers = _readers(header.key_type)
     for element in elements:
         key_bytes, _ = _value(element[1])
@@ -373,7 +436,7 @@ def _readers(key_type: int) -> list[tuple[int, Callable[[bytes], str | int]]]:
 
 
 def _slots(
-    elements: list[Attributes], header: _SetHeader, address: socket.AddressFamily
+    elements: list[Attributes], header: SetHeader, address: socket.AddressFamily
 ) -> Iterator[tuple[int, Target | str]]:
     length = 4 if address == socket.AF_INET else 16
     for element in elements:

@@ -35,7 +35,7 @@ from nodeproxy.ruleset.operations import (
     weight,
 )
 from nodeproxy.ruleset.render import Base, Renderer, RenderError, digest_of
-from nodeproxy.ruleset.rules import NODE_PORT_IPS, BalancingChain, Element, ElementKey, ServiceRules
+from nodeproxy.ruleset.rules import NODE_PORT_IPS, BalancingChain, Element, ElementKey, ServiceRules, Target
 from nodeproxy.ruleset.slot_ledger import LONG_AGO, Freed, SlotLedger
 
 PIECE_WEIGHT = 4000  # operations a transaction holds at most: about 200 Services of 10 endpoints
@@ -132,6 +132,17 @@ class TableState:
         """How many slots are taken in all slot maps."""
         return self._slots.taken()
 
+    def slots_in_use(self) -> Iterator[tuple[SlotUse, tuple[Target | str, ...]]]:
+        """The slots that chains draw from, and what they hold."""
+        for placed in self._placed.values():
+            for chain in placed.rules.balancing():
+                if chain.name in placed.uses:
+                    yield placed.uses[chain.name], chain.slots
+
+    def slots_out_of_use(self) -> Iterator[SlotUse]:
+        """Slots that hold something which nothing draws from any more, or not for long."""
+        return self._slots.retired()
+
     def next_tidy(self) -> float | None:
         """When (monotonic seconds) something that went out of use may be deleted; None: there is nothing."""
         slots = self._slots.retired_since()
@@ -209,9 +220,9 @@ class TableState:
                 strays.append(RemoveContainer("", self._forget_container(name), name))
             # First of all: should what follows fail again and again, its remains must not pile up.
             yield from cut(self._free_slots(self._slots.free(LONG_AGO)), [], PIECE_WEIGHT)
-        for name, rules in kept.items():
+        for owner, rules in kept.items():
             uses = {chain.name: self._adopted[chain.name] for chain in rules.chains if chain.name in self._adopted}
-            self._placed[name] = _Placed(rules, uses)
+            self._placed[owner] = _Placed(rules, uses)
             self._shared.update((element.container, element.key) for element in rules.shared)
         pending = _Pending(now, correcting=True)
         self._change_base(base, pending.base)

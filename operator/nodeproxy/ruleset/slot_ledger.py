@@ -95,6 +95,11 @@ class SlotLedger:
         """Take what is out of use since ``began`` for out of use since ``now``."""
         self._retired = [(now if since == began else since, use) for since, use in self._retired]
 
+    def retired(self) -> Iterator[SlotUse]:
+        """Slots that are out of use and not emptied yet."""
+        yield from (use for _, use in self._retired)
+        yield from self._beyond
+
     def retired_since(self) -> float | None:
         """Since when the first of the slots that are to be emptied is out of use; None: there are none."""
         return min((since for since, _ in self._retired), default=None)
