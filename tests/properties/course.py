@@ -161,24 +161,7 @@ class Course(RuleBasedStateMachine):
         self._compare()
 
     def _compare(self) -> None:
-        """What is remembered is what the kernel holds."""
-        state, kernel = self.table.proxier._state, self._kernel
-        if state is None:
-            return
-        found = kernel.read_back(self._family, self.table.planner.base[0])
-        assert found is not None
-        known, held = state.mirror, found.mirror
-        for aspect in ("chains", "kinds", "affinity", "elements"):
-            assert getattr(known, aspect) == getattr(held, aspect), aspect
-        assert _hooks(known.hooks) == _hooks(held.hooks)
-        # The size of a slot map is not for comparison, once it has been read back.
-        assert _declared(known.containers) == _declared(held.containers)
-        assert known.containers.keys() == held.containers.keys()
-        if self.real:
-            pretended = kernel.pretended.found()
-            for aspect in ("uses", "slots", "capacities"):
-                assert getattr(found, aspect) == getattr(pretended, aspect), aspect
-        assert state.slots_taken() == sum(len(slots) for slots in found.slots.values())
+        agree(self.table, self._kernel)
 
     def _settle(self) -> None:
         """What is there does what the objects ask for, as if they had come at once; and nothing else is there."""
@@ -236,6 +219,27 @@ class Course(RuleBasedStateMachine):
         namespace = Namespace("course")
         stack.callback(namespace.close)
         stack.enter_context(namespace.enter())
+
+
+def agree(table: Table, kernel: Kernel) -> None:
+    """What the proxy remembers of its table is what the kernel holds."""
+    state = table.proxier._state
+    if state is None:
+        return
+    found = kernel.read_back(table.family, table.planner.base[0])
+    assert found is not None
+    known, held = state.mirror, found.mirror
+    for aspect in ("chains", "kinds", "affinity", "elements"):
+        assert getattr(known, aspect) == getattr(held, aspect), aspect
+    assert _hooks(known.hooks) == _hooks(held.hooks)
+    # The size of a slot map is not for comparison, once it has been read back.
+    assert _declared(known.containers) == _declared(held.containers)
+    assert known.containers.keys() == held.containers.keys()
+    if kernel.real:
+        pretended = kernel.pretended.found()
+        for aspect in ("uses", "slots", "capacities"):
+            assert getattr(found, aspect) == getattr(pretended, aspect), aspect
+    assert state.slots_taken() == sum(len(slots) for slots in found.slots.values())
 
 
 def _settings(settings: ProxySettings, chains: EndpointChains) -> ProxySettings:

@@ -42,6 +42,14 @@ def _renderer(context: RenderContext, templates: Path = TEMPLATES) -> Renderer:
     return Renderer(context, templates)
 
 
+@contextmanager
+def renderers_kept() -> Iterator[None]:
+    """Have planners share renderers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "Renderer", _renderer)
+        yield
+
+
 @dataclass
 class Failure:
     """A transaction that will fail: the ``countdown``-th from now on; ``applied``: the kernel takes it all the same."""
@@ -78,10 +86,9 @@ class Kernel:
             script.operations = tuple(operations)
             return script
 
-        with pytest.MonkeyPatch.context() as patch:
+        with renderers_kept(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(Nft, "run", run)
             patch.setattr(Renderer, "transaction", transaction)
-            patch.setattr(planner, "Renderer", _renderer)
             for name, module in [*sys.modules.items()]:
                 if name.startswith("nodeproxy.") and hasattr(module, "read_back"):
                     patch.setattr(module, "read_back", self.read_back)
