@@ -7,12 +7,14 @@ from typing import TypeVar
 
 import structlog
 
+from nodeproxy.kernel.errors import Refusal
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.source import Problem
 from nodeproxy.model.frontends import Clash
 from nodeproxy.model.service import ServicePortName
 
 _Note = TypeVar("_Note", bound=Hashable)
+_LINES = 20  # lines about service ports that are refused at once, at most
 _NAMES = 5  # names of service ports in a log line, at most
 
 
@@ -28,6 +30,7 @@ class SyncResult:
         transactions: how many were applied; 0: the kernel held all of it already.
         seconds: how long it took.
         took_over: why the table was made anew in one transaction; empty if it was not.
+        refused: service ports that are left out, because nft or the kernel refuses their rules.
     """
 
     family: Family
@@ -37,6 +40,7 @@ class SyncResult:
     transactions: int
     seconds: float
     took_over: str = ""
+    refused: int = 0
 
 
 class Journal:
@@ -54,6 +58,7 @@ class Journal:
         self._warnings: frozenset[str] = frozenset()
         self._failing: dict[Family, str] = {}
         self._seen: set[Family] = set()
+        self._refusals: dict[Family, dict[ServicePortName, Refusal]] = {}
 
     def event(self, event: str, **values: object) -> None:
         """Something happened that is as it should be."""
@@ -80,6 +85,8 @@ class Journal:
             values["names"] = [str(name) for name in result.changed[:_NAMES]]
         if result.took_over:
             values["took_over"] = result.took_over
+        if result.refused:
+            values["refused"] = result.refused
         (self._log.info if news else self._log.debug)("synced" if result.transactions else "in step", **values)
 
     def failed(self, family: Family, error: Exception, retry_seconds: float) -> None:
@@ -98,6 +105,34 @@ class Journal:
     def tidying_failed(self, family: Family, error: Exception) -> None:
         """Remains could not be removed; they are found again by the full sync that follows."""
         self._log.warning("removing remains failed", family=family.label, error=str(error))
+
+    def refused(self, family: Family, refusals: Mapping[ServicePortName, Refusal]) -> None:
+        """The list of service ports that are left out; logs what is new in it, and what is gone.
+
+        Of many at once, the first ones are named, and the rest is counted.
+        """
+        before = self._refusals.get(family, {})
+        self._refusals[family] = dict(refusals)
+        new = [name for name, refusal in refusals.items() if before.get(name) != refusal]
+        for name in new[:_LINES]:
+            self._log.error(
+                "service port refused",
+                family=family.label,
+                service=str(name),
+                reason=refusals[name].reason,
+                statement=refusals[name].statement,
+                effect="left out; what was there before stays in force",
+            )
+        gone = [name for name in before if name not in refusals]
+        for name in gone[:_LINES]:
+            self._log.info("service port no longer refused", family=family.label, service=str(name))
+        for event, names in (("service port refused", new), ("service port no longer refused", gone)):
+            if len(names) > _LINES:
+                self._log.warning(event, family=family.label, more=len(names) - _LINES)
+
+    def refusals(self, family: Family) -> Mapping[ServicePortName, Refusal]:
+        """The service ports of a family that are left out, and why."""
+        return self._refusals.get(family, {})
 
     def problems(self, problems: Sequence[Problem]) -> None:
         """The list of what was left out of the input; logs what is new in it, and what is gone."""

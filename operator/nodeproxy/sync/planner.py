@@ -107,6 +107,12 @@ class Planner:
         self._context = PlanContext(node.name, node.addresses.get(family, ""), settings.endpoint_chains)
         return not same or before is None or before.node != node
 
+    def reload(self) -> None:
+        """Read the templates anew."""
+        renderer = Renderer(self.renderer.context, self._templates)
+        self.base = (renderer.base(), self.base[1])
+        self.renderer = renderer
+
     def update(self, views: Mapping[ServiceKey, ServiceView]) -> dict[ServicePortName, ServiceRules | None]:
         """Plan Services anew.
 

@@ -1,20 +1,28 @@
 """Keeps one table as it should be."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from nodeproxy.kernel.errors import KernelError, OutcomeUnknownError, TooLongError, TransactionError
+from nodeproxy.kernel.errors import KernelError, OutcomeUnknownError, Refusal, TransactionError
 from nodeproxy.kernel.nft import Nft
 from nodeproxy.kernel.readback import TableForeignError, read_back
 from nodeproxy.model.service import ServicePortName
 from nodeproxy.report.journal import Journal, SyncResult
 from nodeproxy.ruleset.diff import TableState
-from nodeproxy.ruleset.operations import Piece
-from nodeproxy.ruleset.render import TemplateError
+from nodeproxy.ruleset.render import RenderError, TemplateError
 from nodeproxy.ruleset.rules import ServiceRules
+from nodeproxy.sync.isolation import Applier
 from nodeproxy.sync.planner import Planner, Surroundings
+from nodeproxy.sync.remains import remains
 from nodeproxy.sync.runner import Clock
 from nodeproxy.sync.store import ServiceKey, ServiceView
+
+_PASSES = 5  # corrections in a full sync, each without what the one before found to be refused
+_MANY = 10  # service ports: if all of so many are refused, it is none of them that is at fault
+_TRY_AGAIN = (
+    60.0  # seconds until what is left out is tried again by a full sync: at first, then twice as long each time
+)
+_TIDY_AGAIN = (1.0, 600.0)  # seconds until remains are removed again after a failure: at first, and at most
 
 
 @dataclass(slots=True)
@@ -24,11 +32,22 @@ class _Applied:
     transactions: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """A service port that is left out: why, and what the table holds of it, if anything."""
+
+    refusal: Refusal
+    kept: ServiceRules | None
+
+
 class Proxier:
     """Keeps the table of one family as it should be.
 
     Plans are made from changes at once; the kernel follows when :meth:`sync` succeeds. When it fails, what the kernel
     holds is no longer known: the next sync reads the table back and corrects it, so nothing is lost.
+
+    A service port whose rules nft or the kernel refuses is left out and reported, and stops no other. What the table
+    held of it stays. It is tried again when it changes, and at each full sync, of which there are more then.
 
     Args:
         planner: says what the table should hold.
@@ -48,6 +67,14 @@ class Proxier:
         self._state: TableState | None = None
         self._pending: dict[ServicePortName, ServiceRules | None] = {}
         self._last_full = 0.0
+        self._left_out: dict[ServicePortName, _LeftOut] = {}
+        self._try_pause = full_every
+        self._tidy_pause = 0.0
+        self._tidy_from = 0.0
+
+    def refused(self) -> Mapping[ServicePortName, Refusal]:
+        """The service ports that are left out, and why."""
+        return {name: left_out.refusal for name, left_out in self._left_out.items()}
 
     def move(self, surroundings: Surroundings, everything: Callable[[], Mapping[ServiceKey, ServiceView]]) -> None:
         """Take new surroundings, and plan every Service anew where they matter to it."""
@@ -72,28 +99,33 @@ class Proxier:
         applied = _Applied()
         took_over = ""
         changed = tuple(self._pending)
-        full = not self._partial_sync(applied, due=start - self._last_full >= self._full_every)
+        before: dict[ServicePortName, ServiceRules] = {}
+        full = not self._partial_sync(applied, before, due=start >= self.full_sync_due())
         if full:
             try:
-                took_over = self._full_sync(applied)
+                took_over = self._full_sync(applied, before)
             except OutcomeUnknownError:
-                took_over = self._full_sync(applied)  # it may well have been applied
+                took_over = self._full_sync(applied, before)  # it may well have been applied
             self._last_full = self._clock.now()
         self._pending = {}
+        self._journal.refused(self.family, self.refused())
         self._journal.synced(
             SyncResult(
                 family=self.family,
                 full=full,
-                services=len(self._planner.plans),
+                services=len(self._planner.plans) - len(self._left_out),
                 changed=changed,
                 transactions=applied.transactions,
                 seconds=self._clock.now() - start,
                 took_over=took_over,
+                refused=len(self._left_out),
             )
         )
 
     def tidy(self) -> bool:
         """Delete what went out of use a while ago.
+
+        After a failure it is due again only after a while, ever longer; then what can't be deleted stops nothing else.
 
         Returns:
             whether that went well; if not, the next sync is a full one, and there should be one soon.
@@ -101,75 +133,130 @@ class Proxier:
         state, self._state = self._state, None
         if state is None:
             return True
+        again = self._tidy_pause > 0
+        applier = Applier(self._nft, self._planner.renderer, isolating=again, tolerant=again)
         try:
-            self._apply(state.tidy(self._clock.now()), _Applied())
+            applier.apply(state.tidy(self._clock.now()))
+            failures = applier.failures[:1]
         except (KernelError, TemplateError) as error:
-            self._journal.tidying_failed(self.family, error)
+            failures = [error]
+        if failures or applier.refused:
+            first, most = _TIDY_AGAIN
+            self._tidy_pause = min(most, max(first, self._tidy_pause * 2))
+            self._tidy_from = self._clock.now() + self._tidy_pause
+            for failure in failures:
+                self._journal.tidying_failed(self.family, failure)
             return False
+        self._tidy_pause = 0.0
         self._state = state
         return True
 
     def full_sync_due(self) -> float:
         """When (monotonic seconds) the table has to be read back and compared at the latest."""
-        return self._last_full + self._full_every
+        return self._last_full + (min(self._try_pause, self._full_every) if self._left_out else self._full_every)
 
     def tidy_due(self) -> float | None:
         """When :meth:`tidy` has something to do; None: there is nothing."""
-        return self._state.next_tidy() if self._state is not None else None
+        due = self._state.next_tidy() if self._state is not None else None
+        return max(due, self._tidy_from) if due is not None else None
 
-    def _partial_sync(self, applied: _Applied, *, due: bool) -> bool:
+    def _partial_sync(self, applied: _Applied, before: dict[ServicePortName, ServiceRules], *, due: bool) -> bool:
         """Apply what is pending to what is known to be in the kernel.
+
+        Args:
+            applied: counts.
+            before: takes what the table held of the service ports that change.
+            due: whether a full sync is due.
 
         Returns:
             whether that was done; if not (nothing is known, a full sync is due, or the kernel holds something else than
             was thought), only a full sync will do.
         """
         state, self._state = self._state, None
-        if state is None or due:
+        if state is None or due or self._claims_what_is_kept():
             return False
+        before.update((name, rules) for name in self._pending if (rules := state.placed(name)) is not None)
         state.renderer = self._planner.renderer
+        applier = Applier(self._nft, state.renderer, isolating=False)
         try:
             began = self._clock.now()
-            self._apply(state.change(self._pending, began, self._planner.base), applied)
+            applier.apply(state.change(self._pending, began, self._planner.base))
             state.settle(began, self._clock.now())
-        except TransactionError as error:
+        except (TransactionError, RenderError) as error:
             self._journal.warning(
                 "table differs from what was known", family=self.family.label, error=str(error), next="full sync"
             )
             return False
+        finally:
+            applied.transactions += applier.transactions
+        for name in self._pending:
+            self._left_out.pop(name, None)
         self._state = state
         return True
 
-    def _full_sync(self, applied: _Applied) -> str:
-        """Read the table back and correct it; returns why it was made anew, if it was."""
-        planner, now = self._planner, self._clock.now()
-        wanted = dict(sorted(planner.plans.items()))
-        took_over = ""
-        try:
-            found = read_back(self.family, planner.base[0])
-        except TableForeignError as error:
-            took_over = str(error)
-            state = TableState(None, planner.renderer)
-            self._apply(iter([state.replace(wanted, now, planner.base, error.clients)]), applied)
+    def _full_sync(self, applied: _Applied, before: Mapping[ServicePortName, ServiceRules]) -> str:
+        """Read the table back and correct it; returns why it was made anew, if it was.
+
+        What is found to be refused is left out of a second pass, which also undoes what of it there was before that.
+
+        Args:
+            applied: counts.
+            before: what the table held of service ports that have just been changed, as far as that is known.
+        """
+        if self._left_out:
+            self._planner.reload()  # the templates may have been mended
+        planner, took_over = self._planner, ""
+        known = {name: left_out.kept for name, left_out in self._left_out.items()} | dict(before)
+        refusals: dict[ServicePortName, Refusal] = {}
+        since: Collection[str] | None = None
+        for _ in range(_PASSES):
+            wanted = {name: rules for name, rules in sorted(planner.plans.items()) if name not in refusals}
+            applier = Applier(self._nft, planner.renderer)
+            now = self._clock.now()
+            kept: Mapping[ServicePortName, ServiceRules] = {}
+            try:
+                found = read_back(self.family, planner.base[0])
+                state = TableState(found, planner.renderer, applier.refuse)
+                rules_of = {name: (*_given(known.get(name)), planner.plans[name]) for name in refusals}
+                kept = remains(state.mirror, rules_of, wanted.values(), since)
+                if since is None:
+                    since = {*state.mirror.chains, *state.mirror.affinity}
+                applier.apply(state.correct(wanted, now, planner.base, kept))
+            except TableForeignError as error:
+                took_over, since = str(error), ()
+                state = TableState(None, planner.renderer, applier.refuse)
+                applier.apply_whole(state.replace(wanted, now, planner.base, error.clients))
+            finally:
+                applied.transactions += applier.transactions
+            if not applier.refused:
+                break
+            refusals |= {name: applier.refused[str(name)] for name in wanted if str(name) in applier.refused}
+            self._check_some_are_taken(refusals)
         else:
-            state = TableState(found, planner.renderer)
-            self._apply(state.correct(wanted, now, planner.base), applied)
-            state.settle(now, self._clock.now())
+            first = next(iter(applier.refused.values()))
+            raise TransactionError(first.reason, owner=first.owner, statement=first.statement)
+        state.settle(now, self._clock.now())
+        same = self._left_out.keys() == refusals.keys()
+        self._try_pause = min(self._try_pause * 2, self._full_every) if same else _TRY_AGAIN
+        self._left_out = {name: _LeftOut(refusal, kept.get(name)) for name, refusal in refusals.items()}
         self._state = state
         return took_over
 
-    def _apply(self, pieces: Iterator[Piece], applied: _Applied) -> None:
-        for piece in pieces:
-            self._apply_piece(piece, applied)
+    def _check_some_are_taken(self, refusals: Mapping[ServicePortName, Refusal]) -> None:
+        """Raises if all service ports are refused, and they are many."""
+        if len(refusals) < max(_MANY, len(self._planner.plans)):
+            return
+        first = next(iter(refusals.values()))
+        reason = f"all {len(refusals)} service ports are refused; the first one: {first.owner}: {first.reason}"
+        raise TransactionError(reason, statement=first.statement)
 
-    def _apply_piece(self, piece: Piece, applied: _Applied) -> None:
-        try:
-            self._nft.run(self._planner.renderer.transaction(piece.operations()))
-        except TooLongError:
-            halves = piece.halves() or piece.broken()
-            if halves is None:
-                raise
-            for half in halves:
-                self._apply_piece(half, applied)
-        else:
-            applied.transactions += 1
+    def _claims_what_is_kept(self) -> bool:
+        """Whether a change takes an element over from a service port that is left out: its remains are then fewer."""
+        kept = (left_out.kept for left_out in self._left_out.values() if left_out.kept)
+        elements = {(element.container, element.key) for rules in kept for element in rules.elements}
+        changed = (rules for rules in self._pending.values() if rules) if elements else ()
+        return any((element.container, element.key) in elements for rules in changed for element in rules.elements)
+
+
+def _given(rules: ServiceRules | None) -> tuple[ServiceRules, ...]:
+    return (rules,) if rules is not None else ()

@@ -38,14 +38,17 @@ def slot_maps() -> dict[str, int]:
     return {body["name"]: len(body.get("elem", ())) for body in found if body["name"].startswith("endpoint")}
 
 
-def refuse_switch(text: str) -> None:
-    if SWITCH in text:
-        raise TransactionError("No")
-
-
 def fail(table: Table, *changes: Change) -> dict[str, int]:
-    """A sync that fails when all slots have been filled; what is in the slot maps then."""
-    table.nft.before = refuse_switch
+    """A sync that fails when all slots have been filled, for nothing is taken from then on; what is in the slot maps."""
+    refusing = False
+
+    def refuse(text: str) -> None:
+        nonlocal refusing
+        refusing = refusing or SWITCH in text
+        if refusing:
+            raise TransactionError("No")
+
+    table.nft.before = refuse
     with pytest.raises(TransactionError, match="No"):
         table.sync(*changes)
     return slot_maps()

@@ -1,0 +1,243 @@
+"""Applies changes so that a service port whose rules nft or the kernel refuses is left out, and stops no other.
+
+nft often says whose statement it refuses. Where it does not, the change is cut until what is refused is one service
+port's. What has been left out is in :attr:`Applier.refused`; the memory of the table then no longer holds for these
+service ports, nor for what only goes once they are through, so the table has to be read back.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from nodeproxy.kernel.errors import BusyError, OutcomeUnknownError, Refusal, TooLongError, TransactionError
+from nodeproxy.kernel.nft import Nft
+from nodeproxy.model.service import ServicePortName
+from nodeproxy.ruleset.names import is_dynamic
+from nodeproxy.ruleset.operations import (
+    FlushChain,
+    FreeSlots,
+    Operation,
+    Piece,
+    RemoveChain,
+    RemoveContainer,
+    RemoveElement,
+)
+from nodeproxy.ruleset.render import Renderer, RenderError
+from nodeproxy.ruleset.rules import NODE_PORT_IPS
+
+_ROUNDS = 3  # how often a piece is tried again without those that nft named, before it is cut
+_DOUBTS = 100  # service ports that are looked at alone, since a syntax error may be due to the line before
+
+
+class Applier:
+    """Applies the pieces of one change.
+
+    Args:
+        nft: applies transactions.
+        renderer: renders them.
+        isolating: whether service ports are left out; if not, whatever is refused is an error.
+        tolerant: an operation that is nobody's, and refused alone, is left out as well.
+
+    Attributes:
+        refused: what nft or the kernel said, for each service port (as ``ns/name:port``) that was left out.
+        failures: the errors of operations that are nobody's and were left out.
+        transactions: how many were applied.
+    """
+
+    def __init__(self, nft: Nft, renderer: Renderer, *, isolating: bool = True, tolerant: bool = False) -> None:
+        self.refused: dict[str, Refusal] = {}
+        self.failures: list[Exception] = []
+        self.transactions = 0
+        self._nft = nft
+        self._renderer = renderer
+        self._isolating = isolating
+        self._tolerant = tolerant
+        self._doubts = _DOUBTS
+
+    def refuse(self, name: ServicePortName, error: Exception) -> None:
+        """Leave a service port out, for a reason that shows before nft gets to see it."""
+        self.refused.setdefault(str(name), Refusal(str(name), str(error)))
+
+    def apply(self, pieces: Iterable[Piece]) -> None:
+        """Apply pieces one after the other, without those service ports that turn out to be refused.
+
+        Raises:
+            TransactionError: what is refused is nobody's, all is refused, or it may pass by itself.
+            TemplateError: a template is broken.
+            KernelError: nothing can be applied.
+        """
+        for piece in pieces:
+            self._apply(piece, 0)
+
+    def apply_whole(self, piece: Piece) -> None:
+        """Apply a piece in one transaction, without those service ports that turn out to be refused.
+
+        Only what is too long for one message is cut; who is at fault is found without applying anything.
+
+        Raises:
+            TransactionError, TemplateError, KernelError: as :meth:`apply`.
+        """
+        rounds = 0
+        while True:
+            rest = without(piece, self.refused) if self.refused else piece
+            try:
+                self._run(rest)
+            except TooLongError:
+                halves = rest.halves()
+                if halves is None:
+                    raise
+                self.apply(halves)
+            except OutcomeUnknownError:
+                raise
+            except (TransactionError, RenderError) as error:
+                culprits = self._named(rest, error) if rounds < _ROUNDS else []
+                if not culprits and not isinstance(error, BusyError) and self._fault(rest, ()) is None:
+                    culprits = self._search(rest, owners_of(rest))
+                if not culprits:
+                    raise
+                self._leave_out(culprits)
+                rounds += 1
+                continue
+            return
+
+    def _run(self, piece: Piece) -> None:
+        operations = piece.operations()
+        if operations:
+            self._nft.run(self._renderer.transaction(operations))
+            self.transactions += 1
+
+    def _apply(self, piece: Piece, rounds: int) -> None:
+        if self.refused:
+            piece = without(piece, self.refused)
+        try:
+            self._run(piece)
+        except TooLongError as error:
+            self._apply_parts(piece, piece.halves() or piece.broken(), error)
+        except OutcomeUnknownError:
+            raise
+        except (TransactionError, RenderError) as error:
+            if not self._isolating:
+                raise
+            culprits = self._named(piece, error)
+            self._leave_out(culprits)
+            if culprits and rounds < _ROUNDS:
+                self._apply(piece, rounds + 1)
+                return
+            if not culprits:
+                if isinstance(error, BusyError) and not self._tolerant:
+                    raise  # it may pass, and nobody is at fault
+                self._nft.run(self._renderer.transaction(()))  # raises if the kernel refuses everything
+            self._apply_parts(piece, piece.halves(), error)
+
+    def _apply_parts(self, piece: Piece, parts: Sequence[Piece] | None, error: Exception) -> None:
+        """Apply a piece's parts; what can't be parted is at fault."""
+        for part in parts or ():
+            self._apply(part, 0)
+        if parts is not None:
+            return
+        reason = error.reason if isinstance(error, TransactionError) else str(error)
+        statement = error.statement if isinstance(error, TransactionError) else ""
+        culprits = [Refusal(owner, reason, statement) for owner in owners_of(piece)]
+        if not self._isolating or not (culprits or self._tolerant):
+            raise error
+        self._leave_out(culprits)
+        if not culprits:
+            self.failures.append(error)
+
+    def _leave_out(self, culprits: Iterable[Refusal]) -> None:
+        for refusal in culprits:
+            self.refused.setdefault(refusal.owner, refusal)
+
+    def _named(self, piece: Piece, error: Exception) -> list[Refusal]:
+        """Those service ports of a piece that nft says are at fault; of each, the first refusal."""
+        if not isinstance(error, TransactionError):
+            return []
+        owners = set(owners_of(piece))
+        first: dict[str, Refusal] = {}
+        for refusal in error.refusals:
+            if refusal.owner in owners:
+                first.setdefault(refusal.owner, refusal)
+        return [refusal for refusal in first.values() if not self._is_innocent(piece, refusal)]
+
+    def _is_innocent(self, piece: Piece, refusal: Refusal) -> bool:
+        """Whether a service port's statement is refused only because the one before it is not complete."""
+        if not refusal.reason.startswith("syntax error") or not self._doubts:
+            return False
+        self._doubts -= 1
+        return self._fault(piece, (refusal.owner,)) is None
+
+    def _fault(self, piece: Piece, owners: Collection[str]) -> Refusal | None:
+        """What would be refused of a piece if it held these service ports only; None: nothing."""
+        try:
+            self._nft.check(self._renderer.transaction(only(piece, owners).operations()))
+        except TransactionError as error:
+            return Refusal("", error.reason, error.statement)
+        except RenderError as error:
+            return Refusal("", str(error))
+        return None
+
+    def _search(self, piece: Piece, owners: Sequence[str]) -> list[Refusal]:
+        """Service ports without which a piece would be taken; some of them, if there are many."""
+        fault = self._fault(piece, owners)
+        if fault is None:
+            return []
+        if len(owners) == 1:
+            return [fault._replace(owner=owners[0])]
+        middle = len(owners) // 2
+        found = self._search(piece, owners[:middle]) + self._search(piece, owners[middle:])
+        if found:
+            return found
+        # Each half is taken alone, but not both: the first of the second half that the first one can't stand.
+        low, high = middle, len(owners)
+        while high - low > 1:
+            between = (low + high) // 2
+            if (worse := self._fault(piece, owners[:between])) is None:
+                low = between
+            else:
+                high, fault = between, worse
+        return [fault._replace(owner=owners[high - 1])]
+
+
+def owners_of(piece: Piece) -> list[str]:
+    """The service ports that a piece holds operations of, in order."""
+    owners = dict.fromkeys(operation.owner for operation in piece.prepare)
+    owners.update((operation.owner, None) for group in piece.switch for operation in group)
+    owners.pop("", None)
+    return [*owners]
+
+
+def without(piece: Piece, owners: Collection[str]) -> Piece:
+    """A piece without these service ports, and without the removal of what is nobody's: they may still use it."""
+    return _filtered(piece, {id(o) for o in _each(piece) if o.owner in owners or _clears(o)})
+
+
+def only(piece: Piece, owners: Collection[str]) -> Piece:
+    """A piece without all service ports but these."""
+    return _filtered(piece, {id(o) for o in _each(piece) if o.owner not in owners and (o.owner or _clears(o))})
+
+
+def _each(piece: Piece) -> Iterable[Operation]:
+    yield from piece.prepare
+    for group in piece.switch:
+        yield from group
+
+
+def _filtered(piece: Piece, dropped: Collection[int]) -> Piece:
+    if not dropped:
+        return piece
+    groups = ([operation for operation in group if id(operation) not in dropped] for group in piece.switch)
+    return Piece(
+        [operation for operation in piece.prepare if id(operation) not in dropped],
+        [group for group in groups if group],
+    )
+
+
+def _clears(operation: Operation) -> bool:
+    """Whether it removes something that is nobody's; what the table's base replaces does not count."""
+    if operation.owner:
+        return False
+    if isinstance(operation, FlushChain):
+        return is_dynamic(operation.name)
+    if isinstance(operation, RemoveElement):
+        return operation.container != NODE_PORT_IPS
+    if isinstance(operation, RemoveContainer):
+        return operation.name != NODE_PORT_IPS
+    return isinstance(operation, RemoveChain | FreeSlots)
