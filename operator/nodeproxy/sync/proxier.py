@@ -19,9 +19,7 @@ from nodeproxy.sync.store import ServiceKey, ServiceView
 
 _PASSES = 5  # corrections in a full sync, each without what the one before found to be refused
 _MANY = 10  # service ports: if all of so many are refused, it is none of them that is at fault
-_TRY_AGAIN = (
-    60.0  # seconds until what is left out is tried again by a full sync: at first, then twice as long each time
-)
+_TRY_AGAIN = 60.0  # seconds until what is left out is tried again by a full sync: at first; then ever longer
 _TIDY_AGAIN = (1.0, 600.0)  # seconds until remains are removed again after a failure: at first, and at most
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from netns.namespaces import Namespace
@@ -16,6 +17,7 @@ from nodeproxy.model.node import node_view
 from nodeproxy.model.service import ServicePortName
 from nodeproxy.model.settings import ProxySettings
 from nodeproxy.report.journal import Journal, SyncResult
+from nodeproxy.ruleset.render import TEMPLATES
 from nodeproxy.sync.planner import Planner, Surroundings
 from nodeproxy.sync.proxier import Proxier
 from nodeproxy.sync.store import Changes, Store
@@ -278,12 +280,14 @@ class Table:
         cluster: Cluster | None = None,
         settings: ProxySettings | None = None,
         full_every: float = 3600.0,
+        templates: Path = TEMPLATES,
     ) -> None:
         self.family = family
+        self.templates = templates
         self.cluster = cluster or Cluster(node(), *changes)
         self.nft, self.journal, self.clock = WatchedNft(), SilentJournal(), FakeClock()
         self.settings = settings or ProxySettings(cluster_cidrs=("10.244.0.0/16", "fd00:244::/64"))
-        self.planner = Planner(family, self.settings, self.cluster.store.view)
+        self.planner = Planner(family, self.settings, self.cluster.store.view, templates)
         self.proxier = Proxier(self.planner, self.nft, self.journal, self.clock, full_every)
         self.cluster.store.take()
         self._present = ("192.0.2.1", "2001:db8::1")
@@ -315,7 +319,7 @@ class Table:
 
     def again(self) -> "Table":
         """Another run of the program, on the same cluster and kernel."""
-        return Table(cluster=self.cluster, family=self.family, settings=self.settings)
+        return Table(cluster=self.cluster, family=self.family, settings=self.settings, templates=self.templates)
 
     @property
     def last(self) -> SyncResult:

@@ -39,7 +39,7 @@ def slot_maps() -> dict[str, int]:
 
 
 def fail(table: Table, *changes: Change) -> dict[str, int]:
-    """A sync that fails when all slots have been filled, for nothing is taken from then on; what is in the slot maps."""
+    """A sync that fails when all slots have been filled, as nothing is taken then; what is in the slot maps."""
     refusing = False
 
     def refuse(text: str) -> None:
