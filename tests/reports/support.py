@@ -143,7 +143,7 @@ def steady(origin: Host, to: Pair, port: int = 80) -> Iterator[Counter[str]]:
             flows = [Flow(origin.namespace, to.of(family), port) for family in FAMILIES]
             for family, outcome in zip(FAMILIES, probe(flows, 2.0), strict=True):
                 found[word(outcome, origin.world, family)] += 1
-            stop.wait(0.004)
+            stop.wait(0.01)
 
     thread = threading.Thread(target=run, name="steady client")
     thread.start()
