@@ -109,7 +109,16 @@ def attribute_bytes(number: int, value: bytes) -> bytes:
 
 def attributes(data: memoryview) -> Attributes:
     """The attributes of a message, or of a nested attribute, by number; of equals the last."""
-    return dict(each_attribute(data))
+    # Not by way of each_attribute, which is slower by half: a table of 10,000 Services has half a million of these.
+    found: Attributes = {}
+    offset, end = 0, len(data)
+    while offset + 4 <= end:
+        length, number = _ATTRIBUTE.unpack_from(data, offset)
+        if length < 4:
+            break
+        found[number & 0x3FFF] = data[offset + 4 : offset + length]
+        offset += (length + 3) & ~3
+    return found
 
 
 def each_attribute(data: memoryview) -> Iterator[tuple[int, memoryview]]:

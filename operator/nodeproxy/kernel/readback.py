@@ -8,8 +8,7 @@ import contextlib
 import errno
 import re
 import socket
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -18,12 +17,13 @@ import tenacity
 from nodeproxy.kernel import netlink
 from nodeproxy.kernel.errors import PermissionDeniedError, ReadBackError
 from nodeproxy.kernel.netlink import Attributes, DumpInterruptedError, NftSocket, attributes, each_attribute
+from nodeproxy.kernel.slot_dump import DumpedSlots, verdict_of
 from nodeproxy.kube.addresses import Family, canonical_address
 from nodeproxy.ruleset.mirror import FOREIGN, Found, Mirror, SlotUse, slot_map_number
 from nodeproxy.ruleset.names import AFFINITY, ENDPOINT_CHAIN_MAP, is_dynamic
 from nodeproxy.ruleset.operations import Client
 from nodeproxy.ruleset.render import TABLE, Base, Container
-from nodeproxy.ruleset.rules import DROP, ElementKey, Target
+from nodeproxy.ruleset.rules import ElementKey
 from nodeproxy.ruleset.slots import MAP_SLOTS, SlotRange
 
 _DIGEST = re.compile(rb"(?:^| )#([a-z2-7]{8})$")
@@ -35,7 +35,6 @@ _PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 _TYPES = {"ipv4_addr": 7, "ipv6_addr": 8, "inet_proto": 12, "inet_service": 13}
 _LENGTHS = {7: 4, 8: 16, 12: 1, 13: 2}
 _VERDICT_TYPE = 0xFFFFFF00
-_GOTO = -4
 TABLE_DORMANT = 0x1
 """The flag of a table whose rules are switched off (NFT_TABLE_F_DORMANT)."""
 _ACCEPT = 1
@@ -92,14 +91,13 @@ class Chains:
 
 @dataclass(slots=True)
 class _Raw:
-    """A table as dumped, with as little decoding as serves."""
+    """A table as dumped, but for the elements of its sets, with as little decoding as serves."""
 
     flags: int = 0
     chains: Chains = field(default_factory=Chains)
     digests: dict[str, list[str]] = field(default_factory=dict)
     uses: dict[str, SlotUse] = field(default_factory=dict)
     sets: list[SetHeader] = field(default_factory=list)
-    elements: dict[str, list[Attributes]] = field(default_factory=dict)
 
 
 def read_back(family: Family, base: Base) -> Found | None:
@@ -124,7 +122,7 @@ def read_back(family: Family, base: Base) -> Found | None:
         reraise=True,
     )
     try:
-        raw = retrying(_dump, family)
+        return retrying(_read_once, family, base)
     except DumpInterruptedError:
         msg = "the table kept changing while it was read"
         raise ReadBackError(msg) from None
@@ -134,35 +132,35 @@ def read_back(family: Family, base: Base) -> Found | None:
             raise PermissionDeniedError(msg) from error
         msg = f"reading the table {TABLE}: {error.strerror or error}"
         raise ReadBackError(msg) from error
-    if raw is None:
-        return None
-    try:
-        return _interpret(raw, family, base)
-    except TableForeignError as foreign:
-        foreign.clients = _clients(raw, family)
-        raise
-    except (LookupError, ValueError, OSError) as error:
-        # Something that this program never writes, such as an element that matches everything.
-        unreadable = TableForeignError(f"it holds something unreadable ({type(error).__name__}: {error})")
-        unreadable.clients = _clients(raw, family)
-        raise unreadable from error
 
 
-def _dump(family: Family) -> _Raw | None:
-    raw = _Raw()
+def _read_once(family: Family, base: Base) -> Found | None:
     with NftSocket(family) as sock:
-        tables = {netlink.text(table[1]): table for table in map(attributes, sock.dump(netlink.GET_TABLE, {}))}
-        if TABLE not in tables:
+        raw = _dump(sock)
+        if raw is None:
             return None
-        raw.flags = netlink.number(tables[TABLE].get(2, memoryview(b"\0")))
-        raw.chains = dump_chains(sock)
-        for rule in map(attributes, sock.dump(netlink.GET_RULE, {1: TABLE})):
-            _read_rule(rule, raw)
-        raw.sets = [*dump_sets(sock)]
-        for header in raw.sets:
-            if header.is_affinity:
-                continue
-            raw.elements[header.name] = [*_dump_elements(sock, header.name)]
+        try:
+            return _interpret(raw, sock, family, base)
+        except TableForeignError as foreign:
+            foreign.clients = _clients(raw, family)
+            raise
+        except (LookupError, ValueError) as error:
+            # Something that this program never writes, such as an element that matches everything.
+            unreadable = TableForeignError(f"it holds something unreadable ({type(error).__name__}: {error})")
+            unreadable.clients = _clients(raw, family)
+            raise unreadable from error
+
+
+def _dump(sock: NftSocket) -> _Raw | None:
+    raw = _Raw()
+    tables = {netlink.text(table[1]): table for table in map(attributes, sock.dump(netlink.GET_TABLE, {}))}
+    if TABLE not in tables:
+        return None
+    raw.flags = netlink.number(tables[TABLE].get(2, memoryview(b"\0")))
+    raw.chains = dump_chains(sock)
+    for rule in map(attributes, sock.dump(netlink.GET_RULE, {1: TABLE})):
+        _read_rule(rule, raw)
+    raw.sets = [*dump_sets(sock)]
     return raw
 
 
@@ -207,20 +205,28 @@ def _clients(raw: _Raw, family: Family) -> Mapping[str, Sequence[Client]]:
             continue
         # A set at a time, each with a socket of its own: none of them must cost the others their clients.
         with contextlib.suppress(OSError, LookupError, ValueError, DumpInterruptedError), NftSocket(family) as sock:
-            elements = [element for element in _dump_elements(sock, header.name) if {_KEY, _EXPIRES} <= element.keys()]
-            found[header.name] = [_client(element, address) for element in elements]
+            found[header.name] = [
+                _client(element, address)
+                for element in _dump_elements(sock, header.name)
+                if {_KEY, _EXPIRES} <= element.keys()
+            ]
     return found
 
 
 def _client(element: Attributes, address: socket.AddressFamily) -> Client:
-    raw, _ = _value(element[_KEY])
+    raw = attributes(element[_KEY])[1]
     return Client(socket.inet_ntop(address, bytes(raw)), netlink.number(element[_EXPIRES]) // 1000)
 
 
 def _dump_elements(sock: NftSocket, name: str) -> Iterator[Attributes]:
-    for message in sock.dump(netlink.GET_ELEMENT, {1: TABLE, 2: name}):
-        for _, element in each_attribute(attributes(message).get(3, memoryview(b""))):
+    for message in _element_lists(sock, name):
+        for _, element in each_attribute(message):
             yield attributes(element)
+
+
+def _element_lists(sock: NftSocket, name: str) -> Iterator[memoryview]:
+    for message in sock.dump(netlink.GET_ELEMENT, {1: TABLE, 2: name}):
+        yield attributes(message).get(3, memoryview(b""))
 
 
 def _hook(chain: Attributes) -> tuple[str, int, int] | None:
@@ -279,7 +285,7 @@ def _set_header(found: Attributes) -> SetHeader:
     )
 
 
-def _interpret(raw: _Raw, family: Family, base: Base) -> Found:
+def _interpret(raw: _Raw, sock: NftSocket, family: Family, base: Base) -> Found:
     every = [digest for digests in raw.digests.values() for digest in digests]
     if every and all(digest == FOREIGN for digest in every):
         msg = "none of its rules is ours"
@@ -293,9 +299,10 @@ def _interpret(raw: _Raw, family: Family, base: Base) -> Found:
         mirror.chains[name] = "".join(raw.digests.get(name, ()))
         if hook:
             mirror.hooks[name] = f"{hook[0]} {hook[1]} {hook[2]}"
-    found = Found(mirror, uses=raw.uses)
+    slots = DumpedSlots(family, FOREIGN)
+    found = Found(mirror, raw.uses, slots)
     declared = {container.name: container for container in base.containers}
-    address = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
+    names = {name: name for name in mirror.chains}
     for header in raw.sets:
         mirror.kinds[header.name] = header.kind
         check_set(header, family, base)
@@ -303,13 +310,12 @@ def _interpret(raw: _Raw, family: Family, base: Base) -> Found:
             mirror.affinity[header.name] = header.timeout
         elif slot_map_number(header.name):
             mirror.containers[header.name] = ""
-            content = dict(_slots(raw.elements[header.name], header, address))
-            found.slots[header.name] = content
-            found.capacities[header.name] = header.size or max(MAP_SLOTS, *(slot + 1 for slot in content), 0)
+            end = slots.add(header.name, _element_lists(sock, header.name), names)
+            found.capacities[header.name] = header.size or max(MAP_SLOTS, end)
         else:
             container = declared.get(header.name)
             mirror.containers[header.name] = container.body if container else ""
-            mirror.elements[header.name] = dict(_elements(raw.elements[header.name], header))
+            mirror.elements[header.name] = dict(_elements(_dump_elements(sock, header.name), header, names))
     return found
 
 
@@ -390,31 +396,19 @@ def _check_slot_map(header: SetHeader, family: Family) -> None:
         raise TableForeignError(msg)
 
 
-def _value(data: memoryview) -> tuple[memoryview, str | None]:
-    """Bytes of a value, or its verdict."""
-    found = attributes(data)
-    if 2 not in found:
-        return found.get(1, memoryview(b"")), None
-    verdict = attributes(found[2])
-    code = int.from_bytes(verdict[1], "big", signed=True)
-    if code == _GOTO:
-        return memoryview(b""), netlink.text(verdict[2])
-    if code == 0:
-        return memoryview(b""), DROP
-    return memoryview(b""), f"{FOREIGN}{code}"
-
-
-def _elements(elements: list[Attributes], header: SetHeader) -> Iterator[tuple[ElementKey, str | None]]:
+def _elements(
+    elements: Iterable[Attributes], header: SetHeader, names: Mapping[str, str]
+) -> Iterator[tuple[ElementKey, str | None]]:
     readers = _readers(header.key_type)
     for element in elements:
-        key_bytes, _ = _value(element[1])
-        verdict = _value(element[2])[1] if 2 in element else None
+        key_bytes = bytes(attributes(element[_KEY]).get(1, b""))
+        verdict = verdict_of(attributes(element[2]), FOREIGN) if 2 in element else None
         key: list[str | int] = []
         offset = 0
         for length, read in readers:
-            key.append(read(bytes(key_bytes[offset : offset + length])))
+            key.append(read(key_bytes[offset : offset + length]))
             offset += (length + 3) & ~3
-        yield tuple(key), verdict
+        yield tuple(key), names.get(verdict, verdict) if verdict else verdict
 
 
 def _readers(key_type: int) -> list[tuple[int, Callable[[bytes], str | int]]]:
@@ -433,17 +427,3 @@ def _readers(key_type: int) -> list[tuple[int, Callable[[bytes], str | int]]]:
         readers.insert(0, (_LENGTHS[kind], reading[kind]))
         key_type >>= 6
     return readers
-
-
-def _slots(
-    elements: list[Attributes], header: SetHeader, address: socket.AddressFamily
-) -> Iterator[tuple[int, Target | str]]:
-    length = 4 if address == socket.AF_INET else 16
-    for element in elements:
-        slot = int.from_bytes(_value(element[1])[0], sys.byteorder)
-        data, verdict = _value(element[2])
-        if verdict is not None:
-            yield slot, verdict
-        else:
-            port = int.from_bytes(data[length : length + 2], "big")
-            yield slot, Target(canonical_address(socket.inet_ntop(address, bytes(data[:length]))), port)

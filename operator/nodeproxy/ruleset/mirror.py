@@ -1,5 +1,6 @@
 """What the kernel's table holds, as far as this program compares it: remembered after a commit, or read back."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -57,7 +58,7 @@ class Found:
 
     mirror: Mirror
     uses: dict[str, SlotUse] = field(default_factory=dict)
-    slots: dict[str, dict[int, Target | str]] = field(default_factory=dict)
+    slots: Mapping[str, Mapping[int, Target | str]] = field(default_factory=dict)
     capacities: dict[str, int] = field(default_factory=dict)
 
 

@@ -1,12 +1,13 @@
 """Which slots of which maps are in use, and which are out of use but still filled."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from nodeproxy.ruleset.mirror import Found, SlotUse, slot_map_number
 from nodeproxy.ruleset.names import SLOT_MAPS
-from nodeproxy.ruleset.rules import BalancingChain
+from nodeproxy.ruleset.rules import BalancingChain, Target
 from nodeproxy.ruleset.slots import SlotPool, SlotRange
 
 LONG_AGO = float("-inf")
@@ -61,30 +62,36 @@ class SlotLedger:
         Returns:
             the slots by chain.
         """
-        drawn = {(use.map_name, slot) for use in found.uses.values() for slot in range(use.slots.offset, use.slots.end)}
         for map_name, capacity in found.capacities.items():
             if known := slot_map_number(map_name):
                 self._pools[known[0]].declare(known[1], capacity)
+        drawn: defaultdict[str, list[SlotRange]] = defaultdict(list)
+        for use in found.uses.values():
+            drawn[use.map_name].append(use.slots)
+        wishes = _wishes(found, chains, kept)
         adopted: dict[str, SlotUse] = {}
-        for chain in chains:
-            use = found.uses.get(chain.name)
-            if use is None or use.prefix != chain.slot_maps or use.slots.size != len(chain.slots):
-                continue
-            content = found.slots.get(use.map_name, {})
-            same = all(content.get(use.slots.offset + i) == value for i, value in enumerate(chain.slots))
-            if same and self._pools[use.prefix].claim(use.slots):
-                adopted[chain.name] = use
-        for name in kept:
-            if (use := found.uses.get(name)) is not None and self._pools[use.prefix].claim(use.slots):
-                adopted[name] = use
         for map_name, content in found.slots.items():
-            if known := slot_map_number(map_name):
-                end = found.capacities[map_name]
-                self._beyond += [SlotUse(known[0], SlotRange(known[1], slot, 1)) for slot in content if slot >= end]
-                busy = [slot for slot in content if (map_name, slot) in drawn]
-                idle = [slot for slot in content if (map_name, slot) not in drawn]
-                self._retired += [(now, use) for use in self._unclaimed(*known, sorted(busy))]
-                self._retired += [(LONG_AGO, use) for use in self._unclaimed(*known, sorted(idle))]
+            known = slot_map_number(map_name)
+            if known is None:
+                continue
+            claimed: set[int] = set()
+            for name, use, values in wishes.get(map_name, ()):
+                offset = use.slots.offset
+                same = values is None or all(content.get(offset + i) == value for i, value in enumerate(values))
+                if same and self._pools[use.prefix].claim(use.slots):
+                    adopted[name] = use
+                    claimed.update(range(offset, use.slots.end))
+            end = found.capacities[map_name]
+            rest = sorted(content.keys() - claimed)
+            self._beyond += [SlotUse(known[0], SlotRange(known[1], slot, 1)) for slot in rest if slot >= end]
+            busy = {slot for slots in drawn[map_name] for slot in range(slots.offset, slots.end)} if rest else set()
+            for since, slots in (
+                (now, [slot for slot in rest if slot < end and slot in busy]),
+                (LONG_AGO, [slot for slot in rest if slot < end and slot not in busy]),
+            ):
+                self._retired += [(since, SlotUse(known[0], run)) for run in _runs(known[1], slots)]
+        for _, use in self._retired:
+            self._pools[use.prefix].claim(use.slots)
         return adopted
 
     def retire(self, uses: Iterable[SlotUse], now: float) -> None:
@@ -126,10 +133,27 @@ class SlotLedger:
         """How many slots are filled."""
         return sum(pool.taken() for pool in self._pools.values())
 
-    def _unclaimed(self, prefix: str, number: int, filled: Iterable[int]) -> Iterator[SlotUse]:
-        """Those filled slots of a map that nobody has claimed, in runs as long as possible; they are claimed now."""
-        pool = self._pools[prefix]
-        unclaimed = [slot for slot in filled if pool.claim(SlotRange(number, slot, 1))]
-        for _, run in groupby(enumerate(unclaimed), key=lambda pair: pair[1] - pair[0]):
-            slots = [slot for _, slot in run]
-            yield SlotUse(prefix, SlotRange(number, slots[0], len(slots)))
+
+def _wishes(
+    found: Found, chains: Iterable[BalancingChain], kept: Iterable[str]
+) -> Mapping[str, Sequence[tuple[str, SlotUse, tuple[Target | str, ...] | None]]]:
+    """Which chain wants which slots, if they hold these values (None: whatever they hold), for each map.
+
+    By map, so that what only one of them holds is in memory at a time.
+    """
+    wishes: defaultdict[str, list[tuple[str, SlotUse, tuple[Target | str, ...] | None]]] = defaultdict(list)
+    for chain in chains:
+        use = found.uses.get(chain.name)
+        if use is not None and use.prefix == chain.slot_maps and use.slots.size == len(chain.slots):
+            wishes[use.map_name].append((chain.name, use, chain.slots))
+    for name in kept:
+        if (staying := found.uses.get(name)) is not None:
+            wishes[staying.map_name].append((name, staying, None))
+    return wishes
+
+
+def _runs(number: int, slots: Iterable[int]) -> Iterator[SlotRange]:
+    """Slots of a map, in order, as ranges that are as long as possible."""
+    for _, run in groupby(enumerate(slots), key=lambda pair: pair[1] - pair[0]):
+        found = [slot for _, slot in run]
+        yield SlotRange(number, found[0], len(found))
