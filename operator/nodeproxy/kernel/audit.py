@@ -8,18 +8,20 @@ Two things about nftables make this sound. A rule never changes: whoever replace
 the table has never given before. And a table that was made anew has another handle itself (Linux 4.17).
 """
 
+import functools
 import hashlib
 import socket
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import tenacity
 
 from nodeproxy.kernel import netlink, readback
 from nodeproxy.kernel.netlink import DumpInterruptedError, NftSocket, attribute_bytes, attributes
 from nodeproxy.kernel.readback import TableForeignError
-from nodeproxy.kube.addresses import Family
+from nodeproxy.kube.addresses import Family, canonical_address
 from nodeproxy.ruleset.diff import TableState
 from nodeproxy.ruleset.mirror import slot_map_number
 from nodeproxy.ruleset.operations import (
@@ -39,7 +41,7 @@ _TABLE_ATTRIBUTE = netlink.attribute_bytes(1, TABLE.encode() + b"\0")
 _AFTER_TABLE = len(_TABLE_ATTRIBUTE)
 _ATTRIBUTE = struct.Struct("=HH")
 _GOTO, _DROP = struct.pack(">i", -4), struct.pack(">i", 0)
-_PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
+_PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 Name = str
 
@@ -210,7 +212,9 @@ class TableAudit:
         for name in (*mirror.containers, *mirror.affinity):
             if name not in headers:
                 return Difference(f"{mirror.kinds.get(name, 'set')} {name} is gone")
-        unknown = [name for name in mirror.containers if self._sets.get(name) != _digest(sock, name)]
+        unknown = [
+            name for name in mirror.containers if name not in self._sets or self._sets[name] != _digest(sock, name)
+        ]
         expected = _Expected(state, self._family, unknown)
         for name in unknown:
             content = bytearray()
@@ -263,12 +267,15 @@ class _Expected:
         """Whether a set holds what it should, in any order."""
         if name in self._slots:
             return self._slots_fit(name, content)
-        encoders = self._encoders(key_type)
-        wanted = {
-            _key(encoders, key): _verdict(verdict) if verdict is not None else b""
-            for key, verdict in self._mirror.elements[name].items()
-        }
-        return _pairs(content) == wanted
+        wanted, found = self._mirror.elements[name], 0
+        for key, data in _elements(content, key_type):
+            found += 1
+            if key not in wanted:
+                return False
+            verdict = wanted[key]
+            if data != (_verdict(verdict) if verdict is not None else b""):
+                return False
+        return found == len(wanted)
 
     def _slots_fit(self, name: Name, content: bytearray) -> bool:
         """The same for a map of slots; what those hold that are out of use makes no difference."""
@@ -279,7 +286,7 @@ class _Expected:
         }
         found = _plain_pairs(content, next(iter(wanted.values()), b""))
         if found is None:
-            found = {key[4:]: data for key, data in _pairs(content).items()}
+            found = dict(_pairs(content))
         idle = {struct.pack("=I", slot) for slot in self._idle[name]}
         if len(found) != len(wanted) + len(idle) or not idle <= found.keys():
             return False
@@ -293,24 +300,6 @@ class _Expected:
         address = socket.inet_pton(self._address, value.address)
         return _ATTRIBUTE.pack(len(address) + 8, 1) + address + struct.pack(">HH", value.port, 0)
 
-    def _encoders(self, key_type: int) -> list[Callable[[str | int], bytes]]:
-        """How the fields of a key are spelled, first field first; none if one of them is of a type not known here."""
-        known: Mapping[int, Callable[[str | int], bytes]] = {
-            7: lambda field: socket.inet_pton(socket.AF_INET, str(field)),
-            8: lambda field: socket.inet_pton(socket.AF_INET6, str(field)),
-            12: lambda field: struct.pack("=B3x", _PROTOCOLS.get(str(field), field)),
-            13: lambda field: struct.pack(">H2x", field),
-        }
-        encoders: list[Callable[[str | int], bytes]] = []
-        while key_type:
-            encoders.insert(0, known[key_type & 0x3F])
-            key_type >>= 6
-        return encoders
-
-
-def _key(encoders: list[Callable[[str | int], bytes]], key: ElementKey) -> bytes:
-    return attribute_bytes(1, b"".join(encode(part) for encode, part in zip(encoders, key, strict=True)))
-
 
 def _verdict(verdict: str) -> bytes:
     if verdict == DROP:
@@ -318,14 +307,54 @@ def _verdict(verdict: str) -> bytes:
     return attribute_bytes(2, attribute_bytes(1, _GOTO) + attribute_bytes(2, verdict.encode() + b"\0"))
 
 
-def _pairs(content: bytearray) -> dict[bytes, bytes]:
-    """Key and data of each element, each as an attribute."""
-    found: dict[bytes, bytes] = {}
-    view = memoryview(content)
-    for _, element in netlink.each_attribute(view):
-        parts = attributes(element)
-        found[bytes(parts[1])] = bytes(parts.get(2, b""))
-    return found
+def _pairs(content: bytearray) -> Iterator[tuple[bytes, bytes]]:
+    """The key of each element, and its data as an attribute (none in sets)."""
+    with memoryview(content) as view:
+        for _, element in netlink.each_attribute(view):
+            parts = attributes(element)
+            yield bytes(parts[1][4:]), bytes(parts.get(2, b""))
+
+
+@functools.lru_cache(maxsize=64)
+def _address(raw: bytes) -> str:
+    text = socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
+    return canonical_address(text) if ":" in text and "." in text else text
+
+
+# By nft's numbers of data types; within a key every field is padded to four bytes.
+_FIELDS = {7: "4s", 8: "16s", 12: "B3x", 13: "H2x"}
+_READERS: Mapping[int, Callable[[Any], str | int]] = {
+    7: _address,
+    8: _address,
+    12: lambda raw: _PROTOCOLS.get(raw, raw),
+    13: lambda raw: raw,
+}
+
+
+def _elements(content: bytearray, key_type: int) -> Iterator[tuple[ElementKey, bytes]]:
+    """Key of each element, and its data as an attribute (none in sets).
+
+    Raises:
+        LookupError: a field of the key is of a type that is not known here.
+    """
+    kinds: list[int] = []
+    while key_type:
+        kinds.insert(0, key_type & 0x3F)
+        key_type >>= 6
+    fields = struct.Struct(">" + "".join(_FIELDS[kind] for kind in kinds))
+    readers = [_READERS[kind] for kind in kinds]
+    plain = struct.Struct(f"=12s{fields.size}s")
+    length = plain.size
+    # An element that has a key and nothing else: three headers, and the value.
+    head = _ATTRIBUTE.pack(length, 1) + _ATTRIBUTE.pack(length - 4, 1) + _ATTRIBUTE.pack(length - 8, 1)
+    found: Iterable[tuple[bytes, bytes]]
+    if len(content) % length == 0 and all(begin == head for begin, _ in plain.iter_unpack(content)):
+        found = ((key, b"") for _, key in plain.iter_unpack(content))
+    else:
+        found = _pairs(content)
+    for raw, data in found:
+        key = fields.unpack(raw)
+        yield tuple([read(value) for read, value in zip(readers, key, strict=True)]), data
 
 
 def _plain_pairs(content: bytearray, sample: bytes) -> dict[bytes, bytes] | None:

@@ -8,6 +8,7 @@ from typing import TypeVar
 import structlog
 
 from nodeproxy.kernel.errors import Refusal
+from nodeproxy.kernel.watch import Disturbance
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.source import Problem
 from nodeproxy.model.frontends import Clash
@@ -31,6 +32,7 @@ class SyncResult:
         seconds: how long it took.
         took_over: why the table was made anew in one transaction; empty if it was not.
         refused: service ports that are left out, because nft or the kernel refuses their rules.
+        drift: what somebody else had changed, as far as it was found; empty if nothing was.
     """
 
     family: Family
@@ -41,6 +43,7 @@ class SyncResult:
     seconds: float
     took_over: str = ""
     refused: int = 0
+    drift: str = ""
 
 
 class Journal:
@@ -105,6 +108,44 @@ class Journal:
     def tidying_failed(self, family: Family, error: Exception) -> None:
         """Remains could not be removed; they are found again by the full sync that follows."""
         self._log.warning("removing remains failed", family=family.label, error=str(error))
+
+    def drift(self, result: SyncResult, disturbances: Sequence[Disturbance]) -> None:
+        """Somebody else changed a table; quiet if there was nothing to correct."""
+        programs = sorted({disturbance.program for disturbance in disturbances if disturbance.program})
+        lost = any(disturbance.lost for disturbance in disturbances)
+        values: dict[str, object] = {
+            "family": result.family.label,
+            "programs": programs or ["unknown"],
+            "cause": "events lost" if lost else "foreign change" if disturbances else "found by an audit",
+        }
+        if not result.drift:
+            self._log.debug("foreign change left nothing to correct", **values)
+            return
+        self.warning(
+            "foreign change corrected",
+            **values,
+            found=result.drift,
+            transactions=result.transactions,
+            milliseconds=round(result.seconds * 1000, 1),
+        )
+
+    def fight(self, family: Family, program: str, pause: float) -> None:
+        """A program keeps changing a table; it is corrected less and less often."""
+        self.warning(
+            "another program keeps changing the table",
+            family=family.label,
+            program=program or "unknown",
+            effect="corrected after ever longer pauses, as long as this goes on",
+            pause_seconds=pause,
+        )
+
+    def fight_over(self, family: Family) -> None:
+        """Nobody has changed a table for a while."""
+        self.warning(
+            "no other program changes the table any more",
+            family=family.label,
+            effect="the next change is corrected at once again",
+        )
 
     def refused(self, family: Family, refusals: Mapping[ServicePortName, Refusal]) -> None:
         """The list of service ports that are left out; logs what is new in it, and what is gone.

@@ -1,5 +1,6 @@
 """The agent: a source of objects on one side, a table per family on the other, and the loop that joins them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,13 +9,15 @@ from nodeproxy.kernel.addresses import AddressesError, AddressWatch, list_addres
 from nodeproxy.kernel.errors import KernelError
 from nodeproxy.kernel.nft import Nft
 from nodeproxy.kernel.support import check_support, ipv6_usable
+from nodeproxy.kernel.watch import TableWatch, WatchError
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.source import Source
 from nodeproxy.model.node import NodeView, node_view, served_families
 from nodeproxy.model.settings import ProxySettings
-from nodeproxy.report.journal import Journal
+from nodeproxy.report.journal import Journal, SyncResult
 from nodeproxy.ruleset.render import TEMPLATES, RenderContext, Renderer, TemplateError
 from nodeproxy.sync.advice import Situation, advice
+from nodeproxy.sync.drift import Drift, chains_of
 from nodeproxy.sync.planner import Planner, Surroundings
 from nodeproxy.sync.proxier import Proxier
 from nodeproxy.sync.runner import Clock, Intervals, Runner, SystemClock
@@ -60,8 +63,17 @@ class Agent:
         self._node = NodeView(options.node_name)
         self._proxiers: list[Proxier] | None = None
         self._runner = Runner(
-            self._sync, options.intervals, self._clock, self._tidy, self._tidy_due, self._full_sync_due
+            self._sync,
+            options.intervals,
+            self._clock,
+            self._tidy,
+            self._tidy_due,
+            self._full_sync_due,
+            self._drift_due,
         )
+        self._watch = TableWatch(self._runner.wake)
+        self._hearing = False
+        self._drift = Drift(self._clock, journal)
         self._store = Store(self._runner.request, journal.problems)
 
     def run(self) -> None:
@@ -81,6 +93,7 @@ class Agent:
         if not watch.start():
             self._journal.warning("addresses are not followed", effect="changes show with the next other one")
         try:
+            self._hear_of_changes()
             self._source.start(self._store)
             self._journal.event(
                 "started",
@@ -93,10 +106,51 @@ class Agent:
         finally:
             self._source.stop()
             watch.stop()
+            self._watch.stop()
 
     def stop(self) -> None:
         """End :meth:`run`; from any thread, or from a signal handler."""
         self._runner.stop()
+
+    @property
+    def foreign_changes(self) -> Mapping[tuple[Family, str], int]:
+        """Transactions of others on our tables so far, by family and program (empty: not known)."""
+        return self._drift.counts
+
+    def _hear_of_changes(self) -> None:
+        """Have the kernel tell of changes that others make to our tables."""
+        self._nft.follow_port(self._watch.own)
+        try:
+            self._watch.start()
+        except WatchError as error:
+            self._hear_nothing(str(error))
+        else:
+            self._hearing = True
+
+    def _hear_nothing(self, reason: str) -> None:
+        """Look at the tables every now and then instead."""
+        self._hearing = False
+        seconds = self._audit_seconds
+        self._journal.warning(
+            "changes by other programs are not heard of",
+            error=reason,
+            effect=f"the tables are looked at every {seconds:g} s instead",
+        )
+        for proxier in self._proxiers or ():
+            proxier.full_every = seconds
+
+    @property
+    def _audit_seconds(self) -> float:
+        """Seconds after which a table is looked at in any case."""
+        intervals = self._options.intervals
+        return intervals.maximum if self._hearing else min(intervals.retry, intervals.maximum)
+
+    def _drift_due(self) -> float | None:
+        """When a table has to be looked at because somebody else has changed it; None: nobody has."""
+        self._drift.heard(self._watch.take())
+        if self._hearing and not self._watch.working:
+            self._hear_nothing("the kernel's messages could not be read")
+        return self._drift.due() if self._proxiers is not None else None
 
     def _note_addresses(self) -> None:
         self._addresses_changed = True
@@ -122,7 +176,13 @@ class Agent:
         if self._proxiers is None:
             self._proxiers = [self._proxier(family) for family in served_families(self._node.primary, ipv6_usable())]
         self._advise(self._proxiers, self._present)
+        self._drift.heard(self._watch.take())
+        disturbed = self._drift.take()
         for proxier in self._proxiers:
+            disturbances = disturbed.get(proxier.family, [])
+            if disturbances:
+                proxier.suspect(chains_of(disturbances))
+            result: SyncResult | None = None
             try:
                 if not first:
                     proxier.update(changes.services)
@@ -132,11 +192,13 @@ class Agent:
             except TemplateError as error:
                 self._moved = True
                 good = self._failed(proxier, error)
+                self._drift.done(proxier.family, disturbances, result)
                 continue
             try:
-                proxier.sync()
+                result = proxier.sync()
             except (KernelError, TemplateError) as error:
                 good = self._failed(proxier, error)
+            self._drift.done(proxier.family, disturbances, result)
         return good
 
     def _look_at_addresses(self) -> bool:
@@ -175,16 +237,17 @@ class Agent:
     def _proxier(self, family: Family) -> Proxier:
         options = self._options
         planner = Planner(family, options.settings, self._store.view, options.templates)
-        return Proxier(planner, self._nft, self._journal, self._clock, options.intervals.maximum)
+        return Proxier(planner, self._nft, self._journal, self._clock, self._audit_seconds)
 
     def _tidy(self) -> None:
         for proxier in self._proxiers or ():
             if not proxier.tidy():
                 self._runner.request()
+        self._drift.settle()
 
     def _tidy_due(self) -> float | None:
-        due = [moment for proxier in self._proxiers or () if (moment := proxier.tidy_due()) is not None]
-        return min(due, default=None)
+        due = [proxier.tidy_due() for proxier in self._proxiers or ()]
+        return min((moment for moment in (*due, self._drift.settle_due()) if moment is not None), default=None)
 
     def _full_sync_due(self) -> float | None:
         return min((proxier.full_sync_due() for proxier in self._proxiers or ()), default=None)

@@ -5,10 +5,10 @@ port's. What has been left out is in :attr:`Applier.refused`; the memory of the 
 service ports, nor for what only goes once they are through, so the table has to be read back.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from nodeproxy.kernel.errors import BusyError, OutcomeUnknownError, Refusal, TooLongError, TransactionError
-from nodeproxy.kernel.nft import Nft
+from nodeproxy.kernel.nft import SYNTAX_ERROR, VALIDATION_ERRORS, Nft
 from nodeproxy.model.service import ServicePortName
 from nodeproxy.ruleset.names import is_dynamic
 from nodeproxy.ruleset.operations import (
@@ -24,6 +24,7 @@ from nodeproxy.ruleset.render import Renderer, RenderError
 from nodeproxy.ruleset.rules import NODE_PORT_IPS
 
 _ROUNDS = 3  # how often a piece is tried again without those that nft named, before it is cut
+_FEW = 32  # service ports among which the kernel is asked for the one that makes the table invalid
 _DOUBTS = 100  # service ports that are looked at alone, since a syntax error may be due to the line before
 
 
@@ -35,6 +36,7 @@ class Applier:
         renderer: renders them.
         isolating: whether service ports are left out; if not, whatever is refused is an error.
         tolerant: an operation that is nobody's, and refused alone, is left out as well.
+        touch: is told of operations before they are applied.
 
     Attributes:
         refused: what nft or the kernel said, for each service port (as ``ns/name:port``) that was left out.
@@ -42,7 +44,15 @@ class Applier:
         transactions: how many were applied.
     """
 
-    def __init__(self, nft: Nft, renderer: Renderer, *, isolating: bool = True, tolerant: bool = False) -> None:
+    def __init__(
+        self,
+        nft: Nft,
+        renderer: Renderer,
+        *,
+        isolating: bool = True,
+        tolerant: bool = False,
+        touch: Callable[[Iterable[Operation]], None] = lambda _: None,
+    ) -> None:
         self.refused: dict[str, Refusal] = {}
         self.failures: list[Exception] = []
         self.transactions = 0
@@ -50,7 +60,9 @@ class Applier:
         self._renderer = renderer
         self._isolating = isolating
         self._tolerant = tolerant
+        self._touch = touch
         self._doubts = _DOUBTS
+        self._misled = False
 
     def refuse(self, name: ServicePortName, error: Exception) -> None:
         """Leave a service port out, for a reason that shows before nft gets to see it."""
@@ -88,7 +100,7 @@ class Applier:
             except OutcomeUnknownError:
                 raise
             except (TransactionError, RenderError) as error:
-                culprits = self._named(rest, error) if rounds < _ROUNDS else []
+                culprits = self._named(rest, error, thorough=rounds > 0) if rounds < _ROUNDS else []
                 if not culprits and not isinstance(error, BusyError) and self._fault(rest, ()) is None:
                     culprits = self._search(rest, owners_of(rest))
                 if not culprits:
@@ -101,6 +113,7 @@ class Applier:
     def _run(self, piece: Piece) -> None:
         operations = piece.operations()
         if operations:
+            self._touch(operations)
             self._nft.run(self._renderer.transaction(operations))
             self.transactions += 1
 
@@ -116,7 +129,7 @@ class Applier:
         except (TransactionError, RenderError) as error:
             if not self._isolating:
                 raise
-            culprits = self._named(piece, error)
+            culprits = self._named(piece, error, thorough=rounds > 0)
             self._leave_out(culprits)
             if culprits and rounds < _ROUNDS:
                 self._apply(piece, rounds + 1)
@@ -146,23 +159,40 @@ class Applier:
         for refusal in culprits:
             self.refused.setdefault(refusal.owner, refusal)
 
-    def _named(self, piece: Piece, error: Exception) -> list[Refusal]:
-        """Those service ports of a piece that nft says are at fault; of each, the first refusal."""
+    def _named(self, piece: Piece, error: Exception, *, thorough: bool) -> list[Refusal]:
+        """Those service ports of a piece that nft says are at fault; of each, the first refusal.
+
+        ``thorough``: nft is asked again in any case, so that it names all that it can.
+        """
         if not isinstance(error, TransactionError):
             return []
         owners = set(owners_of(piece))
+        refusals = list(error.refusals)
+        costly = len(owners) > _FEW and error.reason.endswith(VALIDATION_ERRORS)
+        if owners and not costly and (thorough or not any(refusal.owner for refusal in refusals)):
+            try:
+                self._nft.check(self._renderer.transaction(piece.operations(), apart=True))
+            except TransactionError as again:
+                refusals += again.refusals
         first: dict[str, Refusal] = {}
-        for refusal in error.refusals:
+        for refusal in refusals:
             if refusal.owner in owners:
                 first.setdefault(refusal.owner, refusal)
         return [refusal for refusal in first.values() if not self._is_innocent(piece, refusal)]
 
     def _is_innocent(self, piece: Piece, refusal: Refusal) -> bool:
-        """Whether a service port's statement is refused only because the one before it is not complete."""
-        if not refusal.reason.startswith("syntax error") or not self._doubts:
+        """Whether a service port's statement is refused only because the one before it is not complete.
+
+        After a number of looks, the next ones are taken for guilty if all were, else for innocent.
+        """
+        if not refusal.reason.startswith(SYNTAX_ERROR):
             return False
+        if not self._doubts:
+            return self._misled
         self._doubts -= 1
-        return self._fault(piece, (refusal.owner,)) is None
+        innocent = self._fault(piece, (refusal.owner,)) is None
+        self._misled = self._misled or innocent
+        return innocent
 
     def _fault(self, piece: Piece, owners: Collection[str]) -> Refusal | None:
         """What would be refused of a piece if it held these service ports only; None: nothing."""

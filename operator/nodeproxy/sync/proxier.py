@@ -3,12 +3,14 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from nodeproxy.kernel.audit import TableAudit
 from nodeproxy.kernel.errors import KernelError, OutcomeUnknownError, Refusal, TransactionError
 from nodeproxy.kernel.nft import Nft
 from nodeproxy.kernel.readback import TableForeignError, read_back
 from nodeproxy.model.service import ServicePortName
 from nodeproxy.report.journal import Journal, SyncResult
 from nodeproxy.ruleset.diff import TableState
+from nodeproxy.ruleset.mirror import FOREIGN, Found
 from nodeproxy.ruleset.render import RenderError, TemplateError
 from nodeproxy.ruleset.rules import ServiceRules
 from nodeproxy.sync.isolation import Applier
@@ -52,7 +54,10 @@ class Proxier:
         nft: applies transactions; shared between families, used from one thread only.
         journal: is told of all that is done.
         clock: the time.
-        full_every: seconds after which the table is read back and compared in any case.
+        full_every: seconds after which the table is looked at in any case, and corrected if it differs.
+
+    Attributes:
+        full_every: the same; may be changed.
     """
 
     def __init__(self, planner: Planner, nft: Nft, journal: Journal, clock: Clock, full_every: float = 3600.0) -> None:
@@ -61,10 +66,13 @@ class Proxier:
         self._nft = nft
         self._journal = journal
         self._clock = clock
-        self._full_every = full_every
+        self.full_every = full_every
         self._state: TableState | None = None
         self._pending: dict[ServicePortName, ServiceRules | None] = {}
         self._last_full = 0.0
+        self._audit = TableAudit(self.family)
+        self._suspected = False
+        self._suspects: set[str] = set()
         self._left_out: dict[ServicePortName, _LeftOut] = {}
         self._try_pause = full_every
         self._tidy_pause = 0.0
@@ -87,7 +95,12 @@ class Proxier:
         self._journal.unmatched(self.family, self._planner.unmatched)
         self._journal.ignored_hints(self.family, self._planner.ignored_hints)
 
-    def sync(self) -> None:
+    def suspect(self, chains: Collection[str]) -> None:
+        """Somebody else has changed the table, and the rules of ``chains``: the next sync looks at all of it."""
+        self._suspected = True
+        self._suspects.update(chains)
+
+    def sync(self) -> SyncResult:
         """Bring the kernel to what is planned.
 
         Raises:
@@ -98,27 +111,36 @@ class Proxier:
         took_over = ""
         changed = tuple(self._pending)
         before: dict[ServicePortName, ServiceRules] = {}
-        full = not self._partial_sync(applied, before, due=start >= self.full_sync_due())
+        due = self._suspected or start >= self.full_sync_due()
+        drift = self._look(applied) if due else ""
+        checked = due and self._state is not None
+        full = not self._partial_sync(applied, before, due=due and not checked)
         if full:
             try:
                 took_over = self._full_sync(applied, before)
             except OutcomeUnknownError:
                 took_over = self._full_sync(applied, before)  # it may well have been applied
+        if self._suspected and full and not drift and (applied.transactions or took_over):
+            drift = "it was not looked into"  # since nothing was known of it, or something is left out
+        if full or checked:
             self._last_full = self._clock.now()
+            self._suspected = False
+            self._suspects.clear()
         self._pending = {}
         self._journal.refused(self.family, self.refused())
-        self._journal.synced(
-            SyncResult(
-                family=self.family,
-                full=full,
-                services=len(self._planner.plans) - len(self._left_out),
-                changed=changed,
-                transactions=applied.transactions,
-                seconds=self._clock.now() - start,
-                took_over=took_over,
-                refused=len(self._left_out),
-            )
+        result = SyncResult(
+            family=self.family,
+            full=full or checked,
+            services=len(self._planner.plans) - len(self._left_out),
+            changed=changed,
+            transactions=applied.transactions,
+            seconds=self._clock.now() - start,
+            took_over=took_over,
+            refused=len(self._left_out),
+            drift=drift,
         )
+        self._journal.synced(result)
+        return result
 
     def tidy(self) -> bool:
         """Delete what went out of use a while ago.
@@ -132,7 +154,7 @@ class Proxier:
         if state is None:
             return True
         again = self._tidy_pause > 0
-        applier = Applier(self._nft, self._planner.renderer, isolating=again, tolerant=again)
+        applier = Applier(self._nft, self._planner.renderer, isolating=again, tolerant=again, touch=self._audit.touch)
         try:
             applier.apply(state.tidy(self._clock.now()))
             failures = applier.failures[:1]
@@ -151,12 +173,45 @@ class Proxier:
 
     def full_sync_due(self) -> float:
         """When (monotonic seconds) the table has to be read back and compared at the latest."""
-        return self._last_full + (min(self._try_pause, self._full_every) if self._left_out else self._full_every)
+        return self._last_full + (min(self._try_pause, self.full_every) if self._left_out else self.full_every)
 
     def tidy_due(self) -> float | None:
         """When :meth:`tidy` has something to do; None: there is nothing."""
         due = self._state.next_tidy() if self._state is not None else None
         return max(due, self._tidy_from) if due is not None else None
+
+    def _look(self, applied: _Applied) -> str:
+        """Look whether the table is as it was left; if it is not, nothing is known of it any more.
+
+        Returns:
+            what differs; empty: nothing, or it was not known before.
+        """
+        state, self._state = self._state, None
+        if state is None or self._left_out:
+            return ""  # what is left out is to be tried again, so all of it is read back
+        base, suspects = self._planner.base[0], frozenset(self._suspects)
+        difference = self._audit.look(state, base, suspects)
+        if difference is None:
+            self._state = state
+            return ""
+        reason = difference.reason
+        if difference.dormant:
+            self._nft.run(self._planner.renderer.transaction(()))  # declares it without the flag, which wakes it
+            applied.transactions += 1
+            difference = self._audit.look(state, base, suspects)
+        if difference is None:
+            self._state = state
+        else:
+            self._suspects |= difference.chains
+        return reason
+
+    def _distrust(self, found: Found | None) -> None:
+        """Have those rules written again that somebody else wrote, with whatever comments."""
+        if found is None:
+            self._audit.forget()  # the table is about to be made
+            return
+        for name in self._suspects & found.mirror.chains.keys():
+            found.mirror.chains[name] = FOREIGN
 
     def _partial_sync(self, applied: _Applied, before: dict[ServicePortName, ServiceRules], *, due: bool) -> bool:
         """Apply what is pending to what is known to be in the kernel.
@@ -175,7 +230,7 @@ class Proxier:
             return False
         before.update((name, rules) for name in self._pending if (rules := state.placed(name)) is not None)
         state.renderer = self._planner.renderer
-        applier = Applier(self._nft, state.renderer, isolating=False)
+        applier = Applier(self._nft, state.renderer, isolating=False, touch=self._audit.touch)
         try:
             began = self._clock.now()
             applier.apply(state.change(self._pending, began, self._planner.base))
@@ -209,11 +264,12 @@ class Proxier:
         since: Collection[str] | None = None
         for _ in range(_PASSES):
             wanted = {name: rules for name, rules in sorted(planner.plans.items()) if name not in refusals}
-            applier = Applier(self._nft, planner.renderer)
+            applier = Applier(self._nft, planner.renderer, touch=self._audit.touch)
             now = self._clock.now()
             kept: Mapping[ServicePortName, ServiceRules] = {}
             try:
                 found = read_back(self.family, planner.base[0])
+                self._distrust(found)
                 state = TableState(found, planner.renderer, applier.refuse)
                 rules_of = {name: (*_given(known.get(name)), planner.plans[name]) for name in refusals}
                 kept = remains(state.mirror, rules_of, wanted.values(), since)
@@ -235,7 +291,7 @@ class Proxier:
             raise TransactionError(first.reason, owner=first.owner, statement=first.statement)
         state.settle(now, self._clock.now())
         same = self._left_out.keys() == refusals.keys()
-        self._try_pause = min(self._try_pause * 2, self._full_every) if same else _TRY_AGAIN
+        self._try_pause = min(self._try_pause * 2, self.full_every) if same else _TRY_AGAIN
         self._left_out = {name: _LeftOut(refusal, kept.get(name)) for name, refusal in refusals.items()}
         self._state = state
         return took_over

@@ -54,6 +54,8 @@ class Runner:
         tidy: a chore of little weight that does not count as a run.
         tidy_due: when (monotonic seconds) it should be done; None: there is nothing to do.
         run_due: when (monotonic seconds) there should be a run even if nobody asks; None: after ``maximum``.
+        urgent_due: when (monotonic seconds) there has to be a run even if ``minimum`` has not passed; None: there is no
+            hurry. It is asked again after :meth:`wake`; after a run it has to be later, or None.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Runner:
         tidy: Callable[[], None] = lambda: None,
         tidy_due: Callable[[], float | None] = lambda: None,
         run_due: Callable[[], float | None] = lambda: None,
+        urgent_due: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._run = run
         self._intervals = intervals
@@ -71,6 +74,7 @@ class Runner:
         self._tidy = tidy
         self._tidy_due = tidy_due
         self._run_due = run_due
+        self._urgent_due = urgent_due
         self._event = threading.Event()
         self._requested = False
         self._stopped = False
@@ -80,6 +84,10 @@ class Runner:
     def request(self) -> None:
         """Ask for a run; from any thread."""
         self._requested = True
+        self._event.set()
+
+    def wake(self) -> None:
+        """Have the loop look again at what is due; from any thread."""
         self._event.set()
 
     def stop(self) -> None:
@@ -121,4 +129,6 @@ class Runner:
             due = min(due, self._ended + self._intervals.retry)
         elif (latest := self._run_due()) is not None:
             due = min(due, latest)
-        return max(due, self._ended + self._intervals.minimum)
+        due = max(due, self._ended + self._intervals.minimum)
+        urgent = self._urgent_due()
+        return due if urgent is None else min(due, urgent)
