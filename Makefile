@@ -49,7 +49,7 @@ check-debian13: ## run all checks in a Debian 13 root (Python 3.13, nft 1.1.x; m
 	@tools/in-debian.sh trixie
 
 bench: setup ## measure loads, changes, audits and memory, and compare with what is expected (ARGS="--help")
-	@$(AS_ROOT) env PYTHONPATH=tests $(PY) -m bench --json-dir "$(CACHE)/bench" $(ARGS)
+	@$(AS_ROOT) env PYTHONPATH=operator:tests $(PY) -m bench --json-dir "$(CACHE)/bench" $(ARGS)
 
 bench-debian13: ## the same in the Debian 13 root, on what is committed
 	@status=0; \

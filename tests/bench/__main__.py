@@ -20,6 +20,7 @@ from bench.plan import Task
 from bench.samples import Samples
 
 TESTS = Path(__file__).resolve().parent.parent
+SOURCES = TESTS.parent / "operator"  # of this checkout, whatever is installed
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,7 +72,7 @@ def measure(task: Task) -> dict[str, Any]:
         BenchError: it failed or took too long.
     """
     words = [sys.executable, "-m", "bench.worker", task.measure, json.dumps(task.arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{SOURCES}:{TESTS}", "PYTHONDONTWRITEBYTECODE": "1"}
     # A process group of its own, so that all that it started can be ended with it.
     process = subprocess.Popen(
         words,

@@ -118,6 +118,14 @@ ROWS = (
         lambda s: _megabytes(s.median(("audit", MIDDLE), "audit added KiB")),
     ),
     Row(
+        "load of 10,000 of which seven are refused / all are taken",
+        "≤",
+        2.0,
+        2.0,
+        "times",
+        lambda s: _ratio(s.median(("isolation", MIDDLE), "total s"), s.median(_OURS, "total s")),
+    ),
+    Row(
         "planning, comparing and rendering / applying, at 10,000",
         "≤",
         1.0,

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from bench import cluster, memory
+from bench import cluster, memory, spoilt
 from bench.errors import BenchError
 from bench.folder import folder
 from bench.others import anonymous
-from bench.proxy import Load, Proxy, decoded
+from bench.proxy import Load, Proxy, Run, decoded
 from nodeproxy.kube.addresses import Family
 from nodeproxy.sync.proxier import Proxier
 
@@ -38,6 +39,7 @@ def load(services: int, endpoint_chains: str = "WhenAffinity", changes: int = 60
         figures: Figures = {f"{name} s": spent.get(name, 0.0) for name in STAGES}
         figures |= {
             "total s": total,
+            "apply CPU s": sum(run.cpu for run in proxy.runs),
             "peak KiB": memory.peak(),
             "transactions": len(proxy.runs),
             "longest transaction s": max(run.seconds for run in proxy.runs),
@@ -51,16 +53,21 @@ def _changes(proxy: Proxy, count: int) -> Figures:
     """Time of changes, each of one Service's EndpointSlice: one of its endpoints is another pod."""
     services, endpoints = proxy.load.services, proxy.load.endpoints
     commits: list[float] = []
-    kernel: list[float] = []
+    kernel: list[Run] = []
     for number in range(count):
         # Far apart, as changes are.
         of = number * 7919 % services
         change = decoded(cluster.endpoint_slice(of, endpoints, version=number + 1))
         time.sleep(CHANGE_PAUSE)
-        commit, seconds = proxy.apply(change)
+        commit, run = proxy.apply(change)
         commits.append(commit)
-        kernel.append(seconds)
-    return {"change s": commits, "change kernel s": kernel, "peak after changes KiB": memory.peak()}
+        kernel.append(run)
+    return {
+        "change s": commits,
+        "change kernel s": [run.seconds for run in kernel],
+        "change kernel CPU s": [run.cpu for run in kernel],
+        "peak after changes KiB": memory.peak(),
+    }
 
 
 def added(services: int) -> Figures:
@@ -117,6 +124,29 @@ def audit(services: int, times: int = _TRIES) -> Figures:
     return {"audit s": spent, "audit added KiB": memories[0]}
 
 
+def isolation(services: int, refused: int = 7) -> Figures:
+    """A load in which some Services are refused, half of them by nft and half by the kernel.
+
+    Args:
+        services: how many Services.
+        refused: how many of them are refused.
+
+    Raises:
+        BenchError: others than these were left out.
+    """
+    numbers = spoilt.numbers(services, refused)
+    with spoilt.templates(numbers) as folder:
+        proxy = Proxy(Load(services, templates=Path(folder) / "templates", refused=refused))
+        with proxy.working(_patience(services) * 5):
+            total = proxy.journal.syncs[-1].at - proxy.began - proxy.stages.seconds()["generate"]
+            expected = {(cluster.namespace(number), cluster.name(number)) for number in numbers}
+            found = {(name.namespace, name.service) for name in proxy.journal.refusals(Family.IPV4)}
+            if found != expected:
+                msg = f"refused: {sorted(found)} instead of {sorted(expected)}"
+                raise BenchError(msg)
+            return {"total s": total, "transactions": len(proxy.runs), "peak KiB": memory.peak()}
+
+
 def libraries() -> Figures:
     """The memory of a process that has loaded the program and its libraries, and done nothing yet."""
     from nodeproxy.cli import main  # noqa: F401, PLC0415
@@ -137,5 +167,6 @@ MEASURES: dict[str, Callable[..., Figures]] = {
     "audit": audit,
     "anonymous": anonymous,
     "folder": folder,
+    "isolation": isolation,
     "libraries": libraries,
 }

@@ -69,6 +69,8 @@ def tasks(sizes: Sequence[int], topics: Sequence[str], changes: int = CHANGES, e
                     yield Task(topic, "added", {"services": size})
             case "audit":
                 yield Task(topic, "audit", {"services": middle})
+            case "isolation":
+                yield Task(topic, "isolation", {"services": middle})
             case "folder":
                 yield Task(topic, "folder", {"services": middle, "edits": edits})
             case "always":
@@ -83,5 +85,5 @@ def tasks(sizes: Sequence[int], topics: Sequence[str], changes: int = CHANGES, e
                     yield Task(topic, "anonymous", {"services": size, "piece": PIECE}, OTHERS_REPEAT)
 
 
-TOPICS = ("libraries", "load", "added", "audit", "folder", "always", "anonymous", "pieces")
+TOPICS = ("libraries", "load", "added", "audit", "isolation", "folder", "always", "anonymous", "pieces")
 """All topics, in the order of the report."""

@@ -38,11 +38,13 @@ class Run(NamedTuple):
     Attributes:
         began: perf_counter seconds.
         ended: the same, when the kernel had said yes.
+        cpu: seconds of a processor that it took, the kernel's included.
         size: characters of its text.
     """
 
     began: float
     ended: float
+    cpu: float
     size: int
 
     @property
@@ -185,19 +187,21 @@ class Load:
         endpoints: how many endpoints each has.
         endpoint_chains: whether each endpoint has a chain.
         templates: folder of the templates.
+        refused: how many Services the templates make nft or the kernel refuse.
     """
 
     services: int
     endpoints: int = 10
     endpoint_chains: EndpointChains = "WhenAffinity"
     templates: Path = TEMPLATES
+    refused: int = 0
 
 
 class Proxy:
     """A proxy that works in a thread, in the network namespace of the thread that makes it.
 
     Attributes:
-        runs: the transactions so far.
+        runs: the transactions so far, refused ones included.
         journal: what it said of its syncs.
         stages: seconds by stage.
         families: the families it serves.
@@ -230,8 +234,9 @@ class Proxy:
         self._thread.start()
         try:
             self.wait_for_syncs(len(self.families), timeout)
-            if (found := self.journal.syncs[0].result.services) != self.load.services:
-                msg = f"{found} Services were loaded instead of {self.load.services}"
+            wanted = self.load.services - self.load.refused
+            if (found := self.journal.syncs[0].result.services) != wanted:
+                msg = f"{found} Services were loaded instead of {wanted}"
                 raise BenchError(msg)
             yield
         finally:
@@ -247,11 +252,11 @@ class Proxy:
         """
         self.journal.wait(lambda: len(self.journal.syncs) >= count, timeout)
 
-    def apply(self, change: Change, timeout: float = 30.0) -> tuple[float, float]:
+    def apply(self, change: Change, timeout: float = 30.0) -> tuple[float, Run]:
         """Have a change happen.
 
         Returns:
-            seconds from when the sink was given it to the end of its transaction, and how many of them the kernel took.
+            seconds from when the sink was given it to the end of its transaction, and the transaction.
 
         Raises:
             BenchError: it led to no transaction.
@@ -269,7 +274,7 @@ class Proxy:
         if not own or self.journal.syncs[syncs].result.transactions != 1:
             msg = f"{change.key} led to {self.journal.syncs[syncs].result.transactions} transactions instead of one"
             raise BenchError(msg)
-        return own[-1].ended - began, own[-1].seconds
+        return own[-1].ended - began, own[-1]
 
     def _work(self) -> None:
         try:
@@ -293,9 +298,11 @@ class Proxy:
         run = Nft.run
 
         def noted(nft: Nft, text: str) -> None:
-            began = time.perf_counter()
-            with stages.stage("apply"):
-                run(nft, text)
-            self.runs.append(Run(began, time.perf_counter(), len(text)))
+            began, busy = time.perf_counter(), time.thread_time()
+            try:
+                with stages.stage("apply"):
+                    run(nft, text)
+            finally:
+                self.runs.append(Run(began, time.perf_counter(), time.thread_time() - busy, len(text)))
 
         stages.replace(Nft, "run", noted)

@@ -16,11 +16,13 @@ _LOAD: tuple[_Line, ...] = (
     ("compare", ("compare s",), 50, _SECONDS),
     ("render", ("render s",), 50, _SECONDS),
     ("apply", ("apply s",), 50, _SECONDS),
+    ("apply, CPU time", ("apply CPU s",), 50, _SECONDS),
     ("bytes to kernel, all", ("total s",), 50, _SECONDS),
     ("transactions", ("transactions",), 50, _PLAIN),
     ("longest one", ("longest transaction s",), 50, _MILLISECONDS),
     ("peak memory", ("peak KiB",), 50, _MEGABYTES),
     ("change: kernel, p50", ("change kernel s",), 50, _MILLISECONDS),
+    ("kernel, CPU time, p50", ("change kernel CPU s",), 50, _MILLISECONDS),
     ("event to commit, p50", ("change s",), 50, _MILLISECONDS),
     ("event to commit, p99", ("change s",), 99, _MILLISECONDS),
 )
@@ -36,6 +38,15 @@ _SECTIONS: tuple[tuple[str, str, tuple[_Line, ...]], ...] = (
         "audit",
         "Audit in which nothing differs",
         (("time", ("audit s",), 50, _SECONDS), ("memory it adds", ("audit added KiB",), 50, _MEGABYTES)),
+    ),
+    (
+        "isolation",
+        "Load in which seven Services are refused",
+        (
+            ("bytes to kernel, all", ("total s",), 50, _SECONDS),
+            ("transactions, refused ones too", ("transactions",), 50, _PLAIN),
+            ("peak memory", ("peak KiB",), 50, _MEGABYTES),
+        ),
     ),
     (
         "folder",
