@@ -37,6 +37,17 @@ _KINDS: tuple[tuple[str, type[TransactionError]], ...] = (
     ("Resource temporarily unavailable", BusyError),
 )
 _ATTEMPTS = 4
+
+SYNTAX_ERROR = "syntax error"
+"""How a reason begins when nft could not read a statement; it may be due to the statement before."""
+
+VALIDATION_ERRORS = ("Operation not supported", "Too many links", "Too many levels of symbolic links")
+"""How a reason ends when the table as a whole would not be valid (``nft_table_validate`` in the kernel).
+
+The kernel then looks at all of the table after each statement: that takes long, and refuses all that come after the one
+at fault as well.
+"""
+
 _CAP_NET_ADMIN = 12  # linux/capability.h
 
 
@@ -201,10 +212,28 @@ def _kind(error: str) -> type[TransactionError]:
 
 
 def _refusals(text: str, error: str) -> list[Refusal]:
-    """The statements of a transaction that nft points at, in its order."""
+    """The statements of a transaction that nft points at, in its order, and those that it may mean."""
     lines = text.splitlines()
-    places = [(int(number), reason.strip()) for number, reason in _ERROR_AT.findall(error)]
-    return [_refusal(lines[number - 1] if 0 < number <= len(lines) else "", reason) for number, reason in places]
+    found: list[Refusal] = []
+    invalid = False
+    for words, message in _ERROR_AT.findall(error):
+        number, reason = int(words), message.strip()
+        if not 0 < number <= len(lines):
+            continue
+        if reason.endswith(VALIDATION_ERRORS):
+            if invalid:
+                continue
+            invalid = True
+        found.append(_refusal(_single_element(lines, number) or lines[number - 1], reason))
+        if reason.startswith(SYNTAX_ERROR) and number > 1:
+            found.append(_refusal(lines[number - 2], reason))  # it may not be complete
+    return found
+
+
+def _single_element(lines: list[str], number: int) -> str:
+    """The element of a statement that begins in this line, if it has but one, in a line of its own; else empty."""
+    one_only = lines[number - 1].endswith("{") and lines[number + 1 : number + 2] == ["}"]
+    return lines[number] if one_only else ""
 
 
 def _refusal(line: str, reason: str) -> Refusal:

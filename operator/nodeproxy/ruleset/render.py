@@ -210,9 +210,18 @@ class Renderer:
         protocol = next((p for p in ("tcp", "udp", "sctp") if name.startswith(endpoint_map(p))), None)
         return Container("map", name, self._lines("slots.nft.j2", protocol=protocol, size=size))
 
-    def transaction(self, operations: Sequence[Operation]) -> str:
-        """The text of a transaction; ``operations`` in the order of their stages."""
-        groups = [(key[0], list(group)) for key, group in itertools.groupby(_by_container(operations), _group_of)]
+    def transaction(self, operations: Sequence[Operation], *, apart: bool = False) -> str:
+        """The text of a transaction.
+
+        Args:
+            operations: in the order of their stages.
+            apart: each element gets a statement of its own; else those of one container share one, of which the
+                kernel reports one refusal at most.
+        """
+        if apart:
+            groups = [(_group_of(operation)[0], [operation]) for operation in operations]
+        else:
+            groups = [(key[0], list(group)) for key, group in itertools.groupby(_by_container(operations), _group_of)]
         text = self._text("transaction.nft.j2", groups=groups)
         if not text.strip():  # as while its file is being saved: the kernel would say yes to nothing
             msg = "transaction.nft.j2: yields no statement"
