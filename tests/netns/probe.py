@@ -203,19 +203,20 @@ class _Attempt:
         return None
 
 
-def probe(flows: Sequence[Flow], timeout: float = DEFAULT_TIMEOUT) -> list[Outcome]:
+def probe(flows: Sequence[Flow], timeout: float = DEFAULT_TIMEOUT, at_once: int = _AT_ONCE) -> list[Outcome]:
     """Try flows, many at once, and return what became of each, in order.
 
     Args:
         flows: what to try.
         timeout: seconds each may take.
+        at_once: how many are under way at a time; many answers at once may overflow a server's buffers.
 
     Raises:
         OSError: a client could not even start, say for a source address that it does not have.
     """
     outcomes: list[Outcome] = []
-    for start in range(0, len(flows), _AT_ONCE):
-        outcomes += _probe_some(flows[start : start + _AT_ONCE], timeout)
+    for start in range(0, len(flows), at_once):
+        outcomes += _probe_some(flows[start : start + at_once], timeout)
     return outcomes
 
 

@@ -91,6 +91,11 @@ def node_address_towards(name: str, family: Family) -> str:
     return (plan.pod_gateway(0) if name.startswith("pod-a") else plan.node_address(0)).of(family)
 
 
+def node_addresses(family: Family) -> set[str]:
+    """node-a's addresses on its links."""
+    return {pair.of(family) for pair in (plan.node_address(0), plan.pod_gateway(0), _OWN_INTERFACE_ADDRESS)}
+
+
 def flags(settings: Settings) -> list[str]:
     """The command line of a configuration."""
     detector = {

@@ -1,20 +1,23 @@
 """Compares what became of a cell's packets with what is expected."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from netns import probe
 from netns.addresses import Family
 from netns.matrix import expectation
+from netns.matrix.axes import Source
 from netns.matrix.cells import Cell
-from netns.matrix.expectation import Expectation, Seen, Served, Untouched, expect
-from netns.matrix.ground import node_address_towards
+from netns.matrix.expectation import Expectation, Seen, Served, Untouched, expect, is_node
+from netns.matrix.ground import destination, node_address_towards, node_addresses
 from netns.probe import Answer, Outcome
 
 ASKS = 10
 """How often a cell is asked whose Service has several endpoints: one that has no right to answer shows itself."""
+BLIND_ASKS = 3
+"""How often a cell is asked where only the port tells whether a packet was masqueraded."""
 
 
 class Verdict(Enum):
@@ -39,8 +42,13 @@ RIGHT = Judgement(Verdict.RIGHT)
 
 def asks(cell: Cell, times: int = 1) -> int:
     """How many packets a cell takes; ``times`` as many as usual where there is a choice of endpoints."""
-    choice = len(cell.shape.state.backends) > 1 and isinstance(expect(cell), Served)
-    return ASKS * times if choice else 1
+    expected = expect(cell)
+    if not isinstance(expected, Served):
+        return 1
+    if len(cell.shape.state.backends) > 1:
+        return ASKS * times
+    blind = any(_address_is_blind(cell.source, name) for name in expected.by)
+    return BLIND_ASKS * times if blind else 1
 
 
 def judge(cell: Cell, outcomes: Sequence[Outcome], expected: Expectation | None = None) -> Judgement:
@@ -54,9 +62,18 @@ def judge(cell: Cell, outcomes: Sequence[Outcome], expected: Expectation | None 
         case Untouched(by):
             return _judge_answers(cell.family, outcomes, {by: Seen.CLIENT})
         case expectation.Rejected():
-            return _judge_failures(outcomes, probe.Rejected)
+            return _judge_rejections(cell, outcomes)
         case expectation.Dropped():
             return _judge_failures(outcomes, probe.Dropped)
+
+
+def _judge_rejections(cell: Cell, outcomes: Sequence[Outcome]) -> Judgement:
+    # From outside of the node, an error comes from an address of it: were it an endpoint's, nothing was rejected.
+    rejecting = {*node_addresses(cell.family), destination(cell)[0]}
+    for outcome in outcomes:
+        if isinstance(outcome, probe.Rejected) and outcome.by not in rejecting and not is_node(cell.source):
+            return Judgement(Verdict.WRONG, f"expected Rejected by the node, got {outcome}")
+    return _judge_failures(outcomes, probe.Rejected)
 
 
 def _judge_failures(outcomes: Sequence[Outcome], kind: type[Outcome]) -> Judgement:
@@ -67,7 +84,7 @@ def _judge_failures(outcomes: Sequence[Outcome], kind: type[Outcome]) -> Judgeme
     return Judgement(_doubt(others), why)
 
 
-def _judge_answers(family: Family, outcomes: Sequence[Outcome], by: dict[str, Seen]) -> Judgement:
+def _judge_answers(family: Family, outcomes: Sequence[Outcome], by: Mapping[str, Seen]) -> Judgement:
     wanted = ", ".join(f"{name} (sees {seen.value})" for name, seen in sorted(by.items()))
     silent = [outcome for outcome in outcomes if not isinstance(outcome, Answer)]
     answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
@@ -79,9 +96,7 @@ def _judge_answers(family: Family, outcomes: Sequence[Outcome], by: dict[str, Se
         return Judgement(_doubt(silent), f"expected {wanted}, got {_summary(silent)}")
     if missing := set(by) - {answer.name for answer in answers}:
         return Judgement(Verdict.UNSURE, f"expected {wanted}; {', '.join(sorted(missing))} never answered")
-    if odd := [answer for answer in answers if not _port_is(family, answer, by[answer.name])]:
-        return Judgement(Verdict.UNSURE, f"expected {wanted}, and by its port got {_summary(odd)}")
-    return RIGHT
+    return _judge_ports(family, answers, by)
 
 
 def _address_is(family: Family, answer: Answer, seen: Seen) -> bool:
@@ -89,15 +104,24 @@ def _address_is(family: Family, answer: Answer, seen: Seen) -> bool:
     return answer.source == expected
 
 
-def _port_is(family: Family, answer: Answer, seen: Seen) -> bool:
-    """Whether the port fits, where the node's address is the client's own and so the address tells nothing.
+def _judge_ports(family: Family, answers: Sequence[Answer], by: Mapping[str, Seen]) -> Judgement:
+    """Look at the ports where the node's address is the client's own, so that the address tells nothing.
 
-    Masquerading draws a new port, which is the old one once in about 64,000 times; without it the port stays, unless
-    another flow to the same endpoint has it.
+    Masquerading draws a new port, which is the old one once in about 64,000 times. Without it the port stays, unless
+    another flow to the same endpoint has it; that is rare too, and does not happen again and again.
     """
-    if answer.client != node_address_towards(answer.name, family):
-        return True
-    return (answer.source_port == answer.client_port) == (seen is Seen.CLIENT)
+    for name, seen in by.items():
+        blind = [a for a in answers if a.name == name and a.client == node_address_towards(name, family)]
+        kept = [answer for answer in blind if answer.source_port == answer.client_port]
+        if blind and (kept if seen is Seen.NODE else not kept):
+            what = "the port was kept" if kept else "the port was never kept"
+            return Judgement(Verdict.UNSURE, f"expected {name} (sees {seen.value}); {what}")
+    return RIGHT
+
+
+def _address_is_blind(source: Source, name: str) -> bool:
+    """Whether masquerading changes no address."""
+    return source is Source.NODE and not name.startswith("pod-a")
 
 
 def _doubt(outcomes: Sequence[Outcome]) -> Verdict:

@@ -1,7 +1,7 @@
 """Runs the agent in each configuration once, asks all of its cells at once, and keeps what became of them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,8 +18,10 @@ from netns.matrix.judge import Judgement, Verdict, asks, judge
 from netns.matrix.sctp import probe_sctp
 from netns.probe import Flow, Outcome, probe
 
-FIRST_TIMEOUT, SECOND_TIMEOUT = 0.5, 3.0
+FIRST_TIMEOUT, SECOND_TIMEOUT = 0.5, 2.0
 """Seconds without an answer that count as dropped: at first, and when asked again."""
+AT_ONCE, AT_ONCE_IN_VAIN = 150, 600
+"""How many packets are under way at a time: those that should be answered, and those that should not."""
 
 
 class Lab:
@@ -64,7 +66,12 @@ class Lab:
         return self._known[settings]
 
     def run(
-        self, settings: Settings, cells: Sequence[Cell], templates: Path | None = None, times: int = 1
+        self,
+        settings: Settings,
+        cells: Sequence[Cell],
+        templates: Path | None = None,
+        times: int = 1,
+        failing: Set[Cell] = frozenset(),
     ) -> tuple[dict[Cell, Judgement], int]:
         """Run an agent and ask cells; those that are unsure are asked again, once.
 
@@ -73,6 +80,7 @@ class Lab:
             cells: what to ask.
             templates: templates to run with; None: the product's.
             times: how many times as often as usual cells are asked that have a choice of endpoints.
+            failing: cells that should not be as the oracle says; they are asked together, and only once.
 
         Returns:
             How each cell stands, and how many were asked again.
@@ -87,9 +95,9 @@ class Lab:
             agent.start()
             agent.settle(60)
             self._forget_connections()
-            judged = self._ask(cells, FIRST_TIMEOUT, times)
-            unsure = [cell for cell, judgement in judged.items() if judgement.verdict is Verdict.UNSURE]
-            return judged | self._ask(unsure, SECOND_TIMEOUT, 3 * times), len(unsure)
+            judged = self._ask(cells, FIRST_TIMEOUT, times, failing)
+            unsure = [cell for cell in judged.keys() - failing if judged[cell].verdict is Verdict.UNSURE]
+            return judged | self._ask(unsure, SECOND_TIMEOUT, max(3, times), failing), len(unsure)
         finally:
             agent.close()
 
@@ -98,17 +106,18 @@ class Lab:
         with self.ground.world.node("node-a").namespace.enter(), NFCTSocket() as netlink:
             netlink.flush()
 
-    def _ask(self, cells: Iterable[Cell], timeout: float, times: int = 1) -> dict[Cell, Judgement]:
+    def _ask(self, cells: Iterable[Cell], timeout: float, times: int, failing: Set[Cell]) -> dict[Cell, Judgement]:
         # Those that will wait in vain go together: the wait is then paid once for many.
         silent: dict[bool, dict[bool, list[Cell]]] = {False: defaultdict(list), True: defaultdict(list)}
         for cell in cells:
-            silent[isinstance(expect(cell), Dropped)][cell.protocol is Protocol.SCTP].append(cell)
+            silent[cell in failing or isinstance(expect(cell), Dropped)][cell.protocol is Protocol.SCTP].append(cell)
         outcomes: dict[Cell, list[Outcome]] = defaultdict(list)
-        for groups in silent.values():
+        for vain, groups in silent.items():
             for sctp, group in groups.items():
                 flat = [cell for cell in group for _ in range(asks(cell, times))]
                 flows = [self._flow(cell) for cell in flat]
-                for cell, outcome in zip(flat, (probe_sctp if sctp else probe)(flows, timeout), strict=True):
+                tried = (probe_sctp if sctp else probe)(flows, timeout, AT_ONCE_IN_VAIN if vain else AT_ONCE)
+                for cell, outcome in zip(flat, tried, strict=True):
                     outcomes[cell].append(outcome)
         return {cell: judge(cell, found) for cell, found in outcomes.items()}
 

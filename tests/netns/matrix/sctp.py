@@ -210,16 +210,17 @@ class SctpServers:
                     one.send(packet.address, packet.source, answer)
 
 
-def probe_sctp(flows: Sequence[Flow], timeout: float = DEFAULT_TIMEOUT) -> list[Outcome]:
+def probe_sctp(flows: Sequence[Flow], timeout: float = DEFAULT_TIMEOUT, at_once: int = _AT_ONCE) -> list[Outcome]:
     """Send an INIT for each flow, many at once, and return what became of each, in order.
 
     Args:
         flows: what to try; their protocol is not looked at.
         timeout: seconds each may take.
+        at_once: how many are under way at a time.
     """
     outcomes: list[Outcome] = []
-    for start in range(0, len(flows), _AT_ONCE):
-        outcomes += _probe_some(flows[start : start + _AT_ONCE], timeout)
+    for start in range(0, len(flows), at_once):
+        outcomes += _probe_some(flows[start : start + at_once], timeout)
     return outcomes
 
 
