@@ -152,7 +152,7 @@ def test_ledger_frees_each_slot_once_and_not_before_its_time_through_ten_thousan
             chain = (
                 BalancingChain("x", "tcp", chains=("y",) * size)
                 if protocol == "chains"
-                else BalancingChain("x", protocol, targets=(Target("10.0.0.1", 80),) * size)
+                else BalancingChain.of_targets("x", protocol, (Target("10.0.0.1", 80),) * size)
             )
             use, capacity = ledger.take(chain)
             assert (use.prefix, use.slots.size) == (prefix, size)

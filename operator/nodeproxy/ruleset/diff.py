@@ -8,7 +8,7 @@ What goes out of use is emptied at once, but deleted a little later: a packet on
 about to look a slot up, and kernels before 6.2 hold a chain busy for a moment after the element that named it is gone.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -51,17 +51,26 @@ _Key = tuple[str, ElementKey]
 
 @dataclass(slots=True)
 class _Placed:
-    """A service port as it is in the table: its rules, and the slots that its chains draw from."""
+    """A service port as it is in the table: its rules, and the slots that its chains draw from.
+
+    Attributes:
+        rules: its rules.
+        uses: chains and their slots; pairs, since nearly all have one, and 10,000 dicts take a lot of memory.
+    """
 
     rules: ServiceRules
-    uses: dict[str, SlotUse]
+    uses: tuple[tuple[str, SlotUse], ...]
+
+    def use_of(self, chain_name: str) -> SlotUse | None:
+        """The slots that a chain draws from."""
+        return next((use for name, use in self.uses if name == chain_name), None)
 
     def use_for(self, chain: BalancingChain) -> SlotUse | None:
         """The slots that the chain of this name draws from, if they hold what ``chain`` wants."""
-        use = self.uses.get(chain.name)
+        use = self.use_of(chain.name)
         if use is None or use.prefix != chain.slot_maps:
             return None
-        return use if any(c.name == chain.name and c.slots == chain.slots for c in self.rules.balancing()) else None
+        return use if any(c.name == chain.name and c.chooses_like(chain) for c in self.rules.balancing()) else None
 
 
 @dataclass(slots=True)
@@ -117,7 +126,7 @@ class TableState:
         self._adopted: Mapping[str, SlotUse] = {}
         self._slots = SlotLedger()
         self._placed: dict[ServicePortName, _Placed] = {}
-        self._shared: Counter[_Key] = Counter()
+        self._shared: defaultdict[str, Counter[ElementKey]] = defaultdict(Counter)  # by container
         self._retired_chains: dict[str, float] = {}  # and since when (monotonic seconds) they are out of use
         self._base: BaseAndAddresses | None = None
 
@@ -136,8 +145,8 @@ class TableState:
         """The slots that chains draw from, and what they hold."""
         for placed in self._placed.values():
             for chain in placed.rules.balancing():
-                if chain.name in placed.uses:
-                    yield placed.uses[chain.name], chain.slots
+                if (use := placed.use_of(chain.name)) is not None:
+                    yield use, chain.slots
 
     def slots_out_of_use(self) -> Iterator[SlotUse]:
         """Slots that hold something which nothing draws from any more, or not for long."""
@@ -212,7 +221,7 @@ class TableState:
         """
         strays: list[Operation] = []
         if self._found is not None:
-            chains = (chain for rules in wanted.values() for chain in rules.balancing() if chain.slots)
+            chains = (chain for rules in wanted.values() for chain in rules.balancing() if chain.choices > 1)
             staying = [chain.name for rules in kept.values() for chain in rules.chains]
             self._adopted = self._slots.adopt(self._found, chains, now, staying)
             self._found = None
@@ -221,9 +230,10 @@ class TableState:
             # First of all: should what follows fail again and again, its remains must not pile up.
             yield from cut(self._free_slots(self._slots.free(LONG_AGO)), [], PIECE_WEIGHT)
         for owner, rules in kept.items():
-            uses = {chain.name: self._adopted[chain.name] for chain in rules.chains if chain.name in self._adopted}
-            self._placed[owner] = _Placed(rules, uses)
-            self._shared.update((element.container, element.key) for element in rules.shared)
+            names = [chain.name for chain in rules.chains if chain.name in self._adopted]
+            self._placed[owner] = _Placed(rules, tuple((name, self._adopted[name]) for name in names))
+            for element in rules.shared:
+                self._shared[element.container][element.key] += 1
         pending = _Pending(now, correcting=True)
         self._change_base(base, pending.base)
         yield from self._change_services(wanted, pending, PIECE_WEIGHT)
@@ -277,7 +287,7 @@ class TableState:
     ) -> Iterator[Piece]:
         # A frontend may move from one service port to another in the same change: then the new owner's operation
         # replaces the element, and the old owner's must not remove it.
-        pending.taken = {(e.container, e.key) for rules in updates.values() if rules for e in rules.elements}
+        pending.taken = self._taken(updates)
         big, filled, counted = False, 0, 0
         for name, rules in updates.items():
             old = self._placed.pop(name, None)
@@ -313,6 +323,12 @@ class TableState:
             yield from cut(pending.prepare, [], limit)
             yield from cut([], [*pending.switch, *pending.retire], limit)
 
+    def _taken(self, updates: Mapping[ServicePortName, ServiceRules | None]) -> set[_Key]:
+        """Elements that some service port wants for itself, and that another might give up in the same change."""
+        if self._placed.keys().isdisjoint(updates):
+            return set()
+        return {(e.container, e.key) for rules in updates.values() if rules for e in rules.elements}
+
     def _place(
         self,
         name: ServicePortName,
@@ -334,7 +350,7 @@ class TableState:
         uses: dict[str, SlotUse] = {}
         for chain in rules.chains:
             use = None
-            if isinstance(chain, BalancingChain) and chain.slots:
+            if isinstance(chain, BalancingChain) and chain.choices > 1:
                 use = uses[chain.name] = self._slots_for(chain, old, owner, prepare)
             text = self.renderer.rules(chain, use)
             digest = digest_of(text)
@@ -353,9 +369,9 @@ class TableState:
             inherited = not correcting and bool(element.comment) and (element.container, element.key) not in own
             self._put(element, owner, switch, anew=inherited)
         for element in rules.shared:
-            self._shared[element.container, element.key] += 1
+            self._shared[element.container][element.key] += 1
             self._put(element, owner, switch)
-        self._placed[name] = _Placed(rules, uses)
+        self._placed[name] = _Placed(rules, tuple(uses.items()))
         if old is not None:
             self._withdraw(old, rules, uses, pending, switch)
 
@@ -387,10 +403,10 @@ class TableState:
                 switch.append(RemoveElement(owner, element.container, element.key))
                 del mirror.elements[element.container][element.key]
         for element in old.rules.shared:
-            self._shared[element.container, element.key] -= 1
+            self._shared[element.container][element.key] -= 1
             pending.released.add((element.container, element.key))
         kept_uses = set(uses.values())
-        self._slots.retire((use for use in old.uses.values() if use not in kept_uses), pending.now)
+        self._slots.retire((use for _, use in old.uses if use not in kept_uses), pending.now)
 
     def _retire_chain(self, name: str, owner: str, group: list[Operation], now: float) -> None:
         if self.mirror.chains[name]:
@@ -411,10 +427,10 @@ class TableState:
         """Remove those shared elements that nobody wants any more."""
         operations: list[Operation] = []
         for key in sorted(released, key=str):
-            if self._shared[key] > 0:
-                continue
-            del self._shared[key]
             container, element_key = key
+            if self._shared[container][element_key] > 0:
+                continue
+            del self._shared[container][element_key]
             if element_key in self.mirror.elements[container]:
                 del self.mirror.elements[container][element_key]
                 operations.append(RemoveElement("", container, element_key))

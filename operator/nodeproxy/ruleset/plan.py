@@ -143,7 +143,7 @@ def _balancing_chain(
 ) -> BalancingChain:
     protocol = port.name.protocol.lower()
     if not with_chains:
-        return BalancingChain(name, protocol, targets=tuple(Target(e.address, e.port) for e in endpoints))
+        return BalancingChain.of_targets(name, protocol, endpoints)
     bases = [names.endpoint_base(port.name, e.address, e.port) for e in endpoints]
     sticky = (
         tuple(StickyEndpoint(names.AFFINITY + base, names.ENDPOINT + base) for base in bases)

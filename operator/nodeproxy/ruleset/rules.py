@@ -1,9 +1,11 @@
 """The rules of one service port, as values: what its chains do, and which elements lead to them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
+from nodeproxy.model.endpoints import Endpoint
 from nodeproxy.model.service import ServicePortName
 from nodeproxy.ruleset.names import ENDPOINT_CHAIN_MAP, endpoint_map
 
@@ -69,25 +71,53 @@ class EndpointChain:
 class BalancingChain:
     """Chooses an endpoint: first one the client sticks to, else one at random.
 
-    Exactly one of ``targets`` (DNAT right here) and ``chains`` (a chain per endpoint) is filled, never empty.
+    Exactly one of ``targets`` (DNAT right here) and ``chains`` (a chain per endpoint) is filled, never empty. Targets
+    are kept as addresses and ports apart: 100,000 of them take half of the memory, since ports are mostly the same.
     """
 
     name: str
     protocol: str
-    targets: tuple[Target, ...] = ()
+    addresses: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
     chains: tuple[str, ...] = ()
     sticky: tuple[StickyEndpoint, ...] = ()
+
+    @classmethod
+    def of_targets(cls, name: str, protocol: str, targets: Sequence[Target] | Sequence[Endpoint]) -> "BalancingChain":
+        """A chain that leads to ``targets``."""
+        ports = tuple([target.port for target in targets])
+        return cls(name, protocol, tuple([target.address for target in targets]), _one_of_its_kind(ports))
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Where it leads by DNAT."""
+        return tuple(map(Target, self.addresses, self.ports))
+
+    @property
+    def choices(self) -> int:
+        """Among how many it chooses."""
+        return len(self.addresses) or len(self.chains)
 
     @property
     def slots(self) -> tuple[Target | str, ...]:
         """What needs consecutive slots in a shared map; empty with a single endpoint, which needs none."""
-        choices: tuple[Target | str, ...] = self.targets or self.chains
-        return choices if len(choices) > 1 else ()
+        if self.choices < 2:
+            return ()
+        return self.targets or self.chains
 
     @property
     def slot_maps(self) -> str:
         """Prefix of the maps that its slots are in."""
-        return endpoint_map(self.protocol) if self.targets else ENDPOINT_CHAIN_MAP
+        return endpoint_map(self.protocol) if self.addresses else ENDPOINT_CHAIN_MAP
+
+    def chooses_like(self, other: "BalancingChain") -> bool:
+        """Whether it chooses among the same, in the same order."""
+        return (self.addresses, self.ports, self.chains) == (other.addresses, other.ports, other.chains)
+
+
+@lru_cache(maxsize=1024)
+def _one_of_its_kind(ports: tuple[int, ...]) -> tuple[int, ...]:
+    return ports
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from nodeproxy.ruleset.mirror import Found, SlotUse, slot_map_number
 from nodeproxy.ruleset.names import SLOT_MAPS
-from nodeproxy.ruleset.rules import BalancingChain, Target
+from nodeproxy.ruleset.rules import BalancingChain
 from nodeproxy.ruleset.slots import SlotPool, SlotRange
 
 LONG_AGO = float("-inf")
@@ -43,7 +43,7 @@ class SlotLedger:
             the slots, and how many their map has room for, if the map is new.
         """
         pool = self._pools[chain.slot_maps]
-        slots, new = pool.allocate(len(chain.slots))
+        slots, new = pool.allocate(chain.choices)
         return SlotUse(chain.slot_maps, slots), pool.capacity(slots.number) if new else None
 
     def adopt(
@@ -75,9 +75,9 @@ class SlotLedger:
             if known is None:
                 continue
             claimed: set[int] = set()
-            for name, use, values in wishes.get(map_name, ()):
+            for name, use, chain in wishes.get(map_name, ()):
                 offset = use.slots.offset
-                same = values is None or all(content.get(offset + i) == value for i, value in enumerate(values))
+                same = chain is None or all(content.get(offset + i) == value for i, value in enumerate(chain.slots))
                 if same and self._pools[use.prefix].claim(use.slots):
                     adopted[name] = use
                     claimed.update(range(offset, use.slots.end))
@@ -136,16 +136,16 @@ class SlotLedger:
 
 def _wishes(
     found: Found, chains: Iterable[BalancingChain], kept: Iterable[str]
-) -> Mapping[str, Sequence[tuple[str, SlotUse, tuple[Target | str, ...] | None]]]:
-    """Which chain wants which slots, if they hold these values (None: whatever they hold), for each map.
+) -> Mapping[str, Sequence[tuple[str, SlotUse, BalancingChain | None]]]:
+    """Which chain wants which slots, if they hold what it chooses among (None: whatever they hold), for each map.
 
     By map, so that what only one of them holds is in memory at a time.
     """
-    wishes: defaultdict[str, list[tuple[str, SlotUse, tuple[Target | str, ...] | None]]] = defaultdict(list)
+    wishes: defaultdict[str, list[tuple[str, SlotUse, BalancingChain | None]]] = defaultdict(list)
     for chain in chains:
         use = found.uses.get(chain.name)
-        if use is not None and use.prefix == chain.slot_maps and use.slots.size == len(chain.slots):
-            wishes[use.map_name].append((chain.name, use, chain.slots))
+        if use is not None and use.prefix == chain.slot_maps and use.slots.size == chain.choices:
+            wishes[use.map_name].append((chain.name, use, chain))
     for name in kept:
         if (staying := found.uses.get(name)) is not None:
             wishes[staying.map_name].append((name, staying, None))

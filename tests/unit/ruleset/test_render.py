@@ -66,7 +66,7 @@ def test_single_endpoint_is_dialled_and_several_are_drawn_from_slots(
 ) -> None:
     """One endpoint needs no lookup; brackets stand around IPv6 addresses only where a port follows."""
     use = USE if len(targets) > 1 else None
-    assert texts(renderer(family), BalancingChain("service-x/y", "udp", targets=targets), use) == [expected]
+    assert texts(renderer(family), BalancingChain.of_targets("service-x/y", "udp", targets), use) == [expected]
 
 
 def test_affinity_asks_for_each_endpoint_before_it_draws() -> None:
@@ -343,7 +343,7 @@ def test_mistake_in_a_template_that_another_one_uses_is_found_there(copy: Path) 
     words = copy / "words.nft.j2"
     words.write_text(words.read_text().replace("{{ to.address }}:{{ to.port }}", "\n{{ to.nonsense }}"))
     with pytest.raises(TemplateError, match=r"^words\.nft\.j2:\d+: .*has no attribute 'nonsense'"):
-        Renderer(RenderContext(V4), copy).rules(BalancingChain("s/x", "tcp", targets=V4_TARGETS[:1]))
+        Renderer(RenderContext(V4), copy).rules(BalancingChain.of_targets("s/x", "tcp", V4_TARGETS[:1]))
 
 
 def test_missing_template_is_named(copy: Path) -> None:

@@ -13,7 +13,7 @@ def targets(count: int, start: int = 1) -> tuple[Target, ...]:
 
 
 def chain(name: str, *slots: Target) -> BalancingChain:
-    return BalancingChain(name, "tcp", targets=slots)
+    return BalancingChain.of_targets(name, "tcp", slots)
 
 
 def use(offset: int, size: int) -> SlotUse:
