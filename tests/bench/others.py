@@ -23,7 +23,7 @@ def anonymous(services: int, endpoints: int = 10, piece: int = 0, changes: int =
         changes: how many Services are changed.
     """
     nft = Nft()
-    every = [_service(number, endpoints) for number in range(services)]
+    every = [described(number, endpoints) for number in range(services)]
     nft.run("add table ip bench-warm-up; delete table ip bench-warm-up")
     texts = (
         list(kube_proxy.pieces(4, every, piece, node=_NODE)) if piece else [kube_proxy.table_text(4, every, node=_NODE)]
@@ -35,7 +35,7 @@ def anonymous(services: int, endpoints: int = 10, piece: int = 0, changes: int =
     figures |= {"added KiB": memory.peak() - before, "text characters": sum(map(len, texts))}
     spent: list[float] = []
     for number in range(changes):
-        text = "\n".join(_change(_service(number * 7919 % services, endpoints, version=number + 1)))
+        text = "\n".join(_change(described(number * 7919 % services, endpoints, version=number + 1)))
         time.sleep(_PAUSE)
         spent.append(_timed(nft, text))
     if spent:
@@ -43,7 +43,8 @@ def anonymous(services: int, endpoints: int = 10, piece: int = 0, changes: int =
     return figures
 
 
-def _service(number: int, endpoints: int, version: int = 0) -> Service:
+def described(number: int, endpoints: int, version: int = 0) -> Service:
+    """A Service and its endpoints, as the layout wants them."""
     return Service(
         cluster.namespace(number),
         cluster.name(number),

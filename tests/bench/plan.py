@@ -79,7 +79,7 @@ def tasks(sizes: Sequence[int], topics: Sequence[str], changes: int = CHANGES, e
                     yield Task(topic, "load", always, OTHERS_REPEAT)
             case "anonymous":
                 for size in (size for size in sizes if size <= OTHERS_UP_TO):
-                    yield Task(topic, "anonymous", {"services": size, "changes": changes // 2}, OTHERS_REPEAT)
+                    yield Task(topic, "anonymous", {"services": size, "changes": -(-changes // 2)}, OTHERS_REPEAT)
             case "pieces":
                 for size in (size for size in sizes if size <= OTHERS_UP_TO):
                     yield Task(topic, "anonymous", {"services": size, "piece": PIECE}, OTHERS_REPEAT)

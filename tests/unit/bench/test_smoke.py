@@ -14,6 +14,8 @@ from bench import plan
 TESTS = Path(__file__).resolve().parents[2]
 SERVICES = 20
 
+pytestmark = pytest.mark.timeout(240)
+
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> tuple["subprocess.CompletedProcess[str]", dict[str, Any]]:
@@ -25,7 +27,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> tuple["subprocess.Complet
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr
