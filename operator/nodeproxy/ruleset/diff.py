@@ -124,6 +124,7 @@ class TableState:
         self.mirror = found.mirror if found else Mirror()
         self._found = found
         self._adopted: Mapping[str, SlotUse] = {}
+        self._like: TableState | None = None
         self._slots = SlotLedger()
         self._placed: dict[ServicePortName, _Placed] = {}
         self._shared: defaultdict[str, Counter[ElementKey]] = defaultdict(Counter)  # by container
@@ -136,6 +137,13 @@ class TableState:
         """The rules of a service port as they are in the table."""
         placed = self._placed.get(name)
         return placed.rules if placed else None
+
+    def rendered(self, rules: ServiceRules, chain: str, use: SlotUse | None) -> str | None:
+        """The digest of a chain as it was rendered for these very rules and slots; None if it was not."""
+        placed = self._placed.get(rules.name)
+        if placed is None or placed.rules is not rules or placed.use_of(chain) != use:
+            return None
+        return self.mirror.chains.get(chain)
 
     def slots_taken(self) -> int:
         """How many slots are taken in all slot maps."""
@@ -210,6 +218,7 @@ class TableState:
         now: float,
         base: BaseAndAddresses,
         kept: Mapping[ServicePortName, ServiceRules] = MappingProxyType({}),
+        like: "TableState | None" = None,
     ) -> Iterator[Piece]:
         """Operations that bring a table that was found to what it should hold; none where nothing differs.
 
@@ -218,6 +227,7 @@ class TableState:
             now: monotonic seconds.
             base: the table's base and node-port addresses.
             kept: what the table holds of other service ports, and is to stay as it is: names and elements only.
+            like: a state in which most of ``wanted`` was rendered by the same templates, to save doing it again.
         """
         strays: list[Operation] = []
         if self._found is not None:
@@ -234,10 +244,11 @@ class TableState:
             self._placed[owner] = _Placed(rules, tuple((name, self._adopted[name]) for name in names))
             for element in rules.shared:
                 self._shared[element.container][element.key] += 1
+        self._like = like
         pending = _Pending(now, correcting=True)
         self._change_base(base, pending.base)
         yield from self._change_services(wanted, pending, PIECE_WEIGHT)
-        self._adopted = {}
+        self._adopted, self._like = {}, None
         self._remove_strays({**wanted, **kept}, base, now, strays)
         # May be cut anywhere: first what leads to stray chains, then what they do, then what that referred to.
         strays.sort(key=lambda stray: (not isinstance(stray, RemoveElement), stray.stage))
@@ -352,9 +363,11 @@ class TableState:
             use = None
             if isinstance(chain, BalancingChain) and chain.choices > 1:
                 use = uses[chain.name] = self._slots_for(chain, old, owner, prepare)
+            has = mirror.chains.get(chain.name)
+            if has is not None and self._like is not None and self._like.rendered(rules, chain.name, use) == has:
+                continue
             text = self.renderer.rules(chain, use)
             digest = digest_of(text)
-            has = mirror.chains.get(chain.name)
             if has is None:
                 prepare.append(AddChain(owner, chain.name))
                 prepare += [AddRule(owner, chain.name, rule) for rule in text]

@@ -262,6 +262,7 @@ class Proxier:
         known = {name: left_out.kept for name, left_out in self._left_out.items()} | dict(before)
         refusals: dict[ServicePortName, Refusal] = {}
         since: Collection[str] | None = None
+        state: TableState | None = None
         for _ in range(_PASSES):
             wanted = {name: rules for name, rules in sorted(planner.plans.items()) if name not in refusals}
             applier = Applier(self._nft, planner.renderer, touch=self._audit.touch)
@@ -270,12 +271,12 @@ class Proxier:
             try:
                 found = read_back(self.family, planner.base[0])
                 self._distrust(found)
-                state = TableState(found, planner.renderer, applier.refuse)
+                before_that, state = state, TableState(found, planner.renderer, applier.refuse)
                 rules_of = {name: (*_given(known.get(name)), planner.plans[name]) for name in refusals}
                 kept = remains(state.mirror, rules_of, wanted.values(), since)
                 if since is None:
                     since = {*state.mirror.chains, *state.mirror.affinity}
-                applier.apply(state.correct(wanted, now, planner.base, kept))
+                applier.apply(state.correct(wanted, now, planner.base, kept, before_that))
             except TableForeignError as error:
                 took_over, since = str(error), ()
                 state = TableState(None, planner.renderer, applier.refuse)
