@@ -79,8 +79,8 @@ def test_a20_node_port_that_two_services_have_goes_to_one_and_stops_nothing(worl
     over. The same number over another protocol is no clash, and what comes after is programmed.
     """
     node = world.node("node-a")
-    old = with_endpoints(_aged(service("old", 20, [port(80, node_port=30020)]), 1), [world.pod("pod-a1")])
-    young = with_endpoints(_aged(service("young", 70, [port(80, node_port=30020)]), 2), [world.pod("pod-b1")])
+    old = with_endpoints(_aged(service("zz-old", 20, [port(80, node_port=30020)]), 1), [world.pod("pod-a1")])
+    young = with_endpoints(_aged(service("aa-young", 70, [port(80, node_port=30020)]), 2), [world.pod("pod-b1")])
     other = with_endpoints(service("other", 120, [port(80, "UDP", node_port=30020)]), [world.pod("pod-a2")])
     for first, second in ((old, young), (young, old)):
         agent.apply(a20a=[], a20b=[], a20c=[])
@@ -90,7 +90,7 @@ def test_a20_node_port_that_two_services_have_goes_to_one_and_stops_nothing(worl
         assert shared_by(world.client, node.addresses, 30020) == {"pod-a1 as node"}
         assert fate(world.client, node.addresses, 30020, protocols=["UDP"]) == "pod-a2 as node"
         assert fate(world.client, cluster_ip(70), protocols=["TCP"]) == "pod-b1 as node"
-        assert agent.wait_logged("frontend claimed twice", "NodePort 30020/TCP", "winner='test/old:p80'", count=2)
+        assert agent.wait_logged("frontend claimed twice", "NodePort 30020/TCP", "winner='test/zz-old:p80'", count=2)
     agent.apply(a20a=young, a20b=[])
     assert shared_by(world.client, node.addresses, 30020) == {"pod-b1 as node"}
 
