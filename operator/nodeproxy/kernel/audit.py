@@ -148,6 +148,7 @@ class TableAudit:
                 return Difference("the table is dormant", dormant=True)
             handle = netlink.number(table.get(4, memoryview(b"\0")))
             if self._handle not in {None, handle}:
+                self.forget()  # said once: from now on the suspects are those of the caller
                 return Difference("the table was made anew", frozenset(state.mirror.chains))
             self._handle = handle
             return self._look_at_chains(sock, state, base, suspects) or self._look_at_sets(sock, state, base)

@@ -65,10 +65,16 @@ class Disturbance:
     chains: frozenset[str] | None = frozenset()
     lost: bool = False
 
-    @property
-    def cause(self) -> str:
-        """What happened, for a log line."""
-        return "events lost" if self.lost else "changed by another program"
+    def and_then(self, other: "Disturbance") -> "Disturbance":
+        """This and another one of the same family and program, in one."""
+        chains = None if self.chains is None or other.chains is None else self.chains | other.chains
+        return Disturbance(
+            self.family,
+            self.program,
+            self.transactions + other.transactions,
+            None if chains is None or len(chains) > _MOST_CHAINS else chains,
+            self.lost or other.lost,
+        )
 
 
 @dataclass(slots=True)

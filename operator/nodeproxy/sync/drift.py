@@ -27,14 +27,14 @@ class _Trouble:
     """What goes on with one table.
 
     Attributes:
-        pending: what was heard of and not looked at yet.
+        pending: what was heard of and not looked at yet, by program.
         not_before: when (monotonic seconds) the table may be looked at again.
         pause: seconds from the last correction to the next one; 0: there was none lately.
         heard_at: when something was heard of last.
         announced: whether it was said that somebody keeps changing the table.
     """
 
-    pending: list[Disturbance] = field(default_factory=list)
+    pending: dict[str, Disturbance] = field(default_factory=dict)
     not_before: float = 0.0
     pause: float = 0.0
     heard_at: float = 0.0
@@ -72,8 +72,9 @@ class Drift:
             trouble = self._troubles[disturbance.family]
             self._end(disturbance.family, now)
             trouble.heard_at = now
-            trouble.pending.append(disturbance)
-            self._count(disturbance)
+            program = self._count(disturbance)
+            before = trouble.pending.get(program)
+            trouble.pending[program] = disturbance if before is None else before.and_then(disturbance)
             if trouble.not_before > now and trouble.pause >= _ANNOUNCED_PAUSE and not trouble.announced:
                 trouble.announced = True
                 self._journal.fight(disturbance.family, disturbance.program, trouble.pause)
@@ -88,7 +89,7 @@ class Drift:
         found: dict[Family, list[Disturbance]] = {}
         for family, trouble in self._troubles.items():
             if trouble.pending and trouble.not_before <= now:
-                found[family], trouble.pending = trouble.pending, []
+                found[family], trouble.pending = [*trouble.pending.values()], {}
         return found
 
     def done(self, family: Family, disturbances: Sequence[Disturbance], result: SyncResult | None) -> None:
@@ -132,11 +133,13 @@ class Drift:
             self._journal.fight_over(family)
         trouble.pause, trouble.announced = 0.0, False
 
-    def _count(self, disturbance: Disturbance) -> None:
+    def _count(self, disturbance: Disturbance) -> str:
+        """Count; returns the program that it is counted as."""
         key = (disturbance.family, disturbance.program)
         if key not in self._counts and len(self._counts) >= _PROGRAMS:
             key = (disturbance.family, _OTHERS)
         self._counts[key] += max(1, disturbance.transactions)
+        return key[1]
 
 
 def chains_of(disturbances: Iterable[Disturbance]) -> frozenset[str]:

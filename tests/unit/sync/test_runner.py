@@ -25,10 +25,19 @@ class Script:
         self.outcomes: list[bool] = []
         self.tidy_due: float | None = None
         self.run_due: float | None = None
+        self.urgent_due: float | None = None
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._waits = 0
-        self.runner = Runner(self._run, intervals, self, self._tidy, lambda: self.tidy_due, lambda: self.run_due)
+        self.runner = Runner(
+            self._run,
+            intervals,
+            self,
+            self._tidy,
+            lambda: self.tidy_due,
+            lambda: self.run_due,
+            lambda: self.urgent_due,
+        )
 
     def at(self, after: float, action: Callable[[], None]) -> None:
         """Do something ``after`` seconds from the start."""
@@ -61,8 +70,19 @@ class Script:
         if not (event and event.is_set()):
             self.time = until
 
+    def urge_at(self, after: float, due: float) -> None:
+        """Have it known ``after`` seconds from the start that a run has to be ``due`` seconds from the start."""
+
+        def urge() -> None:
+            self.urgent_due = START + due
+            self.runner.wake()
+
+        self.at(after, urge)
+
     def _run(self) -> bool:
         self.runs.append(self.time)
+        if self.urgent_due is not None and self.urgent_due <= self.time:
+            self.urgent_due = None
         if self.duration:
             self._pass(self.time + self.duration)
         return self.outcomes.pop(0) if self.outcomes else True
@@ -328,3 +348,43 @@ def test_no_request_of_other_threads_is_lost() -> None:
         runner.stop()
         loop.join(5)
     assert not loop.is_alive()
+
+
+def test_an_urgent_run_does_not_wait_for_the_minimum() -> None:
+    script = Script(Intervals(minimum=20.0))
+    script.request_at(1)
+    script.urge_at(3, 3)
+    assert script.play(15) == [1, 3]
+
+
+def test_an_urgent_run_may_be_due_later(script: Script) -> None:
+    script.request_at(1)
+    script.urge_at(3, 7)
+    assert script.play(15) == [1, 7]
+
+
+def test_the_minimum_counts_from_an_urgent_run_as_well() -> None:
+    script = Script(Intervals(minimum=10.0))
+    script.request_at(1, 4)
+    script.urge_at(3, 3)
+    assert script.play(30) == [1, 3, 13]
+
+
+def test_an_urgent_run_takes_along_what_was_asked_for() -> None:
+    script = Script(Intervals(minimum=10.0))
+    script.request_at(1, 4)
+    script.urge_at(5, 5)
+    assert script.play(30) == [1, 5]
+
+
+def test_nothing_is_urgent_before_the_first_run(script: Script) -> None:
+    script.urge_at(3, 3)
+    script.request_at(9)
+    assert script.play(15) == [9]
+
+
+def test_being_woken_alone_runs_nothing(script: Script) -> None:
+    script.request_at(1)
+    for moment in (2, 3, 4):
+        script.at(moment, script.runner.wake)
+    assert script.play(15) == [1]
