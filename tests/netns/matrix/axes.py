@@ -138,13 +138,44 @@ class Target(Enum):
     NODE_PORT_BRIDGE = "NodePort on the bridge's address"
     NODE_PORT_LOOPBACK = "NodePort on loopback"
 
+    OTHER_PORT = "another port of the ClusterIP"
+    UNALLOCATED = "a ClusterIP of no Service"
+    VIP_OTHER_PORT = "another port of the VIP"
+    EXTERNAL_IP_OTHER_PORT = "another port of the externalIP"
+
     @property
     def node_port(self) -> bool:
         """Whether it is a port of a node's address."""
         return self.name.startswith("NODE_PORT")
 
 
+STRAY_TARGETS = (Target.OTHER_PORT, Target.UNALLOCATED, Target.VIP_OTHER_PORT, Target.EXTERNAL_IP_OTHER_PORT)
+"""What no port of a Service is at."""
 BASE_TARGETS = (Target.CLUSTER_IP, Target.NODE_PORT, Target.EXTERNAL_IP, Target.VIP, Target.PROXY_VIP)
+
+
+class Kind(Enum):
+    """What addresses a Service has, which is more than its type says."""
+
+    EVERYTHING = "of type LoadBalancer with everything"
+    CLUSTER_IP = "of type ClusterIP"
+    EXTERNAL_IP = "of type ClusterIP with external IPs"
+    NODE_PORT = "of type NodePort"
+    PLAIN_VIP = "of type LoadBalancer without NodePorts, ipMode not given"
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Where it can be dialled."""
+        return _TARGETS[self]
+
+
+_TARGETS: dict[Kind, tuple[Target, ...]] = {
+    Kind.EVERYTHING: BASE_TARGETS,
+    Kind.CLUSTER_IP: (Target.CLUSTER_IP,),
+    Kind.EXTERNAL_IP: (Target.CLUSTER_IP, Target.EXTERNAL_IP),
+    Kind.NODE_PORT: (Target.CLUSTER_IP, Target.NODE_PORT),
+    Kind.PLAIN_VIP: (Target.CLUSTER_IP, Target.VIP),
+}
 
 
 class Protocol(Enum):

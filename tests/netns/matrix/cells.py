@@ -16,8 +16,10 @@ from netns.matrix.axes import (
     DETECTED_SOURCES,
     HINT_STATES,
     RANGED_SOURCES,
+    STRAY_TARGETS,
     Detector,
     EndpointChains,
+    Kind,
     NodePorts,
     Policy,
     Protocol,
@@ -38,20 +40,20 @@ class Shape:
         internal: internalTrafficPolicy.
         state: its endpoints.
         ranges: its source ranges.
-        internal_only: whether it has nothing but a ClusterIP.
+        kind: what addresses it has.
     """
 
     external: Policy
     internal: Policy
     state: State
     ranges: Ranges = Ranges.ANY
-    internal_only: bool = False
+    kind: Kind = Kind.EVERYTHING
 
     def __str__(self) -> str:
-        only = ", ClusterIP only" if self.internal_only else ""
+        kind = f", {self.kind.value}" if self.kind is not Kind.EVERYTHING else ""
         ranges = f", {self.ranges.value}" if self.ranges is not Ranges.ANY else ""
         policies = f"external {self.external.value}, internal {self.internal.value}"
-        return f"{policies}, {self.state.value} endpoints{ranges}{only}"
+        return f"{policies}, {self.state.value} endpoints{ranges}{kind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,23 @@ def base(settings: Settings = DEFAULT) -> Iterator[Cell]:
 def internal_only(settings: Settings = DEFAULT) -> Iterator[Cell]:
     """Services that have nothing but a ClusterIP."""
     for internal, state, *rest in product(Policy, BASE_STATES, (Target.CLUSTER_IP,), Protocol, FAMILIES, BASE_SOURCES):
-        yield Cell(settings, Shape(Policy.CLUSTER, internal, state, internal_only=True), *rest)
+        yield Cell(settings, Shape(Policy.CLUSTER, internal, state, kind=Kind.CLUSTER_IP), *rest)
+
+
+def kinds(settings: Settings = DEFAULT) -> Iterator[Cell]:
+    """Services of every type, each through all that it has."""
+    states = (State.NONE, State.REMOTE, State.LOCAL, State.MIXED)
+    for kind in (Kind.EXTERNAL_IP, Kind.NODE_PORT, Kind.PLAIN_VIP):
+        for external, state, *rest in product(Policy, states, kind.targets, Protocol, FAMILIES, BASE_SOURCES):
+            yield Cell(settings, Shape(external, Policy.CLUSTER, state, kind=kind), *rest)
+
+
+def strays(settings: Settings = DEFAULT) -> Iterator[Cell]:
+    """What no Service has: other ports of its addresses, and a ClusterIP that is nobody's."""
+    for policy, state, *rest in product(
+        Policy, (State.NONE, State.LOCAL), STRAY_TARGETS, Protocol, FAMILIES, BASE_SOURCES
+    ):
+        yield Cell(settings, Shape(policy, policy, state), *rest)
 
 
 def hints() -> Iterator[Cell]:
@@ -178,6 +196,8 @@ BASE_ROWS = _by_shape("base", base()) + _by_shape("base", internal_only())
 CHAIN_ROWS = _by_shape("endpointChains Always", base(ALWAYS)) + _by_shape(
     "endpointChains Always", internal_only(ALWAYS)
 )
+KIND_ROWS = _by_shape("types", kinds())
+STRAY_ROWS = _by_shape("strays", strays())
 HINT_ROWS = _by_shape("hints", hints())
 RANGE_ROWS = _by_shape("source ranges", ranges())
 _known = set(base())
@@ -193,7 +213,7 @@ NODE_PORT_ROWS = _by_settings(
 
 def every_cell() -> set[Cell]:
     """All cells that there are, whatever row they are in."""
-    cells = {*base(), *internal_only(), *base(ALWAYS), *internal_only(ALWAYS), *hints(), *ranges()}
+    cells = {*base(), *internal_only(), *base(ALWAYS), *internal_only(ALWAYS), *kinds(), *strays(), *hints(), *ranges()}
     for settings in (DEFAULT, *VARIANTS):
         cells |= {*detection(settings), *node_ports(settings)}
     return cells
@@ -201,5 +221,5 @@ def every_cell() -> set[Cell]:
 
 def cells_of(settings: Settings) -> tuple[Cell, ...]:
     """All cells that one configuration can answer, in a fixed order."""
-    rows = (*BASE_ROWS, *CHAIN_ROWS, *HINT_ROWS, *RANGE_ROWS, *DETECTION_ROWS, *NODE_PORT_ROWS)
+    rows = (*BASE_ROWS, *CHAIN_ROWS, *KIND_ROWS, *STRAY_ROWS, *HINT_ROWS, *RANGE_ROWS, *DETECTION_ROWS, *NODE_PORT_ROWS)
     return unique(cell for row in rows for cell in row.cells if cell.settings == settings)

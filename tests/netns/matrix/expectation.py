@@ -29,7 +29,7 @@ from netns.matrix.cells import Cell
 NODE = "node-a"
 """The node of the proxy under test."""
 BALANCER = "router"
-"""Who has the addresses of ipMode Proxy, and answers there."""
+"""Who has the addresses of ipMode Proxy, and those of Services where no rule takes the packet, and answers there."""
 
 
 class Seen(Enum):
@@ -72,8 +72,12 @@ Expectation = Served | Untouched | Rejected | Dropped
 
 def expect(cell: Cell) -> Expectation:
     """What becomes of a cell."""
-    if cell.target is Target.PROXY_VIP:
+    if cell.target in {Target.PROXY_VIP, Target.VIP_OTHER_PORT, Target.EXTERNAL_IP_OTHER_PORT}:
         return Untouched(BALANCER)
+    if cell.target is Target.UNALLOCATED:
+        return Dropped()
+    if cell.target is Target.OTHER_PORT:
+        return Rejected()
     if cell.target.node_port and not accepts_node_ports(cell.settings, cell.target, cell.family):
         return Untouched(NODE)
     if cell.target is Target.VIP and not allowed(cell.shape.ranges, cell.source, cell.family):

@@ -16,6 +16,7 @@ from netns.matrix.axes import (
     Condition,
     Detector,
     EndpointChains,
+    Kind,
     NodePorts,
     Ranges,
     Settings,
@@ -27,19 +28,20 @@ from netns.matrix.expectation import SOURCE_ADDRESSES
 from netns.matrix.sctp import SctpServers
 from netns.world import BRIDGE, Host, Pod, World
 
-PORT, TARGET_PORT = 80, 8080
+PORT, OTHER_PORT, TARGET_PORT = 80, 81, 8080
+UNALLOCATED = 199
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 LOOPBACK = Pair("127.0.0.1", "::1")
 PREFIX = BRIDGE.rstrip("0123456789")
 OWN_INTERFACE = f"{PREFIX}9"
 _OWN_INTERFACE_ADDRESS = Pair("10.99.0.1", "fd00:10:99::1")
 
-SHAPES: tuple[Shape, ...] = tuple(
-    sorted(unique(cell.shape for cell in every_cell()), key=lambda shape: (shape.ranges is not Ranges.ANY, str(shape)))
-)
-"""Every Service, in the order of their numbers, those without source ranges first."""
-_NUMBERS = {shape: number for number, shape in enumerate(SHAPES, 1)}
 _PROXIED = {cell.shape for cell in every_cell() if cell.target is Target.PROXY_VIP}
+SHAPES: tuple[Shape, ...] = tuple(
+    sorted(unique(cell.shape for cell in every_cell()), key=lambda shape: (shape not in _PROXIED, str(shape)))
+)
+"""Every Service, in the order of their numbers: first those with an address of ipMode Proxy."""
+_NUMBERS = {shape: number for number, shape in enumerate(SHAPES, 1)}
 
 
 def number(shape: Shape) -> int:
@@ -65,14 +67,19 @@ def external_ip(shape: Shape) -> Pair:
 def destination(cell: Cell) -> tuple[str, int]:
     """Address and port that a cell dials."""
     node_port = 30000 + number(cell.shape)
+    cluster_ip = plan.host(plan.SERVICES, number(cell.shape))
     to: dict[Target, tuple[Pair, int]] = {
-        Target.CLUSTER_IP: (plan.host(plan.SERVICES, number(cell.shape)), PORT),
+        Target.CLUSTER_IP: (cluster_ip, PORT),
         Target.EXTERNAL_IP: (external_ip(cell.shape), PORT),
         Target.VIP: (vip(cell.shape), PORT),
         Target.NODE_PORT: (plan.node_address(0), node_port),
         Target.NODE_PORT_SECONDARY: (plan.node_secondary(0), node_port),
         Target.NODE_PORT_BRIDGE: (plan.pod_gateway(0), node_port),
         Target.NODE_PORT_LOOPBACK: (LOOPBACK, node_port),
+        Target.OTHER_PORT: (cluster_ip, OTHER_PORT),
+        Target.UNALLOCATED: (plan.host(plan.SERVICES, UNALLOCATED), PORT),
+        Target.VIP_OTHER_PORT: (vip(cell.shape), OTHER_PORT),
+        Target.EXTERNAL_IP_OTHER_PORT: (external_ip(cell.shape), OTHER_PORT),
     }
     pair, number_ = (proxied_vip(cell.shape), PORT) if cell.target is Target.PROXY_VIP else to[cell.target]
     return pair.of(cell.family), number_
@@ -132,15 +139,21 @@ def manifests(world: World) -> list[Manifest]:
 
 
 def _service(world: World, shape: Shape) -> list[Manifest]:
-    name = f"s{number(shape)}"
-    node_port = 0 if shape.internal_only else 30000 + number(shape)
+    name, has = f"s{number(shape)}", shape.kind.targets
+    node_port = 30000 + number(shape) if Target.NODE_PORT in has else 0
     ports = [port(PORT, protocol, node_port=node_port) for protocol in PROTOCOLS]
     spec: Manifest = {"internalTrafficPolicy": shape.internal.value}
-    if not shape.internal_only:
-        spec |= {"externalTrafficPolicy": shape.external.value, "externalIPs": list(external_ip(shape))}
+    if has != (Target.CLUSTER_IP,):
+        spec["externalTrafficPolicy"] = shape.external.value
+    if Target.EXTERNAL_IP in has:
+        spec["externalIPs"] = list(external_ip(shape))
+    if shape.kind is Kind.PLAIN_VIP:
+        spec["allocateLoadBalancerNodePorts"] = False
     if shape.ranges not in {Ranges.ANY, Ranges.ANNOTATION}:
         spec["loadBalancerSourceRanges"] = list(shape.ranges.texts)
-    one = service(name, number(shape), ports, vips=[] if shape.internal_only else [vip(shape)], **spec)
+    one = service(name, number(shape), ports, vips=[vip(shape)] if Target.VIP in has else [], **spec)
+    if shape.kind is Kind.PLAIN_VIP:
+        one["status"]["loadBalancer"]["ingress"] = [{"ip": address} for address in vip(shape)]
     if shape.ranges is Ranges.ANNOTATION:
         listed = ",".join(shape.ranges.texts)
         one["metadata"]["annotations"] = {"service.beta.kubernetes.io/load-balancer-source-ranges": listed}
@@ -275,6 +288,13 @@ class Ground:
         proxied = [address for shape in SHAPES if shape in _PROXIED for address in proxied_vip(shape)]
         world.router.ip(*(f"route add local {address} dev lo" for address in proxied))
         self._answer(world.router, proxied, PORT)
+        stray = {
+            destination(cell)[0]
+            for cell in every_cell()
+            if cell.target in {Target.VIP_OTHER_PORT, Target.EXTERNAL_IP_OTHER_PORT}
+        }
+        world.router.ip(*(f"route add local {address} dev lo" for address in sorted(stray)))
+        self._answer(world.router, sorted(stray), OTHER_PORT)
         own = [*a.addresses, *a.secondary, *a.gateway, *LOOPBACK]
         shapes = unique(cell.shape for cell in every_cell() if cell.target is Target.NODE_PORT_LOOPBACK)
         for shape in shapes:

@@ -6,8 +6,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pyroute2.netlink.nfnetlink.nfctsocket import NFCTSocket
-
 from netns.agent import Agent
 from netns.manifests import ManifestFolder
 from netns.matrix.axes import Protocol, Settings
@@ -16,6 +14,7 @@ from netns.matrix.expectation import Dropped, expect
 from netns.matrix.ground import Ground, destination, flags, manifests, source_address
 from netns.matrix.judge import Judgement, Verdict, asks, judge
 from netns.matrix.sctp import probe_sctp
+from netns.matrix.tracking import forget_connections
 from netns.probe import Flow, Outcome, probe
 
 FIRST_TIMEOUT, SECOND_TIMEOUT = 0.5, 2.0
@@ -38,6 +37,7 @@ class Lab:
         self.folder.write("all", manifests(self.ground.world))
         self.asked_again: dict[Settings, int] = {}
         self._known: dict[Settings, dict[Cell, Judgement]] = {}
+        self._failed: dict[Settings, Exception] = {}
         self._sources = self.ground.sources
 
     def __enter__(self) -> Self:
@@ -60,9 +60,19 @@ class Lab:
         return lines
 
     def judgements(self, settings: Settings) -> dict[Cell, Judgement]:
-        """How each cell of a configuration stands; asked when first wanted."""
+        """How each cell of a configuration stands; asked when first wanted.
+
+        Raises:
+            AgentError: the agent did not run with this configuration; tried only once.
+        """
+        if settings in self._failed:
+            raise self._failed[settings]
         if settings not in self._known:
-            self._known[settings], self.asked_again[settings] = self.run(settings, cells_of(settings))
+            try:
+                self._known[settings], self.asked_again[settings] = self.run(settings, cells_of(settings))
+            except Exception as error:
+                self._failed[settings] = error
+                raise
         return self._known[settings]
 
     def run(
@@ -94,17 +104,12 @@ class Lab:
         try:
             agent.start()
             agent.settle(60)
-            self._forget_connections()
+            forget_connections(node.namespace)  # they remember what the last configuration decided
             judged = self._ask(cells, FIRST_TIMEOUT, times, failing)
             unsure = [cell for cell in judged.keys() - failing if judged[cell].verdict is Verdict.UNSURE]
             return judged | self._ask(unsure, SECOND_TIMEOUT, max(3, times), failing), len(unsure)
         finally:
             agent.close()
-
-    def _forget_connections(self) -> None:
-        """Empty node-a's connection tracking, which remembers what the last configuration decided."""
-        with self.ground.world.node("node-a").namespace.enter(), NFCTSocket() as netlink:
-            netlink.flush()
 
     def _ask(self, cells: Iterable[Cell], timeout: float, times: int, failing: Set[Cell]) -> dict[Cell, Judgement]:
         # Those that will wait in vain go together: the wait is then paid once for many.

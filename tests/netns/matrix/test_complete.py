@@ -75,6 +75,7 @@ def test_every_value_of_every_axis_is_in_a_cell() -> None:
     every = every_cell()
     assert {cell.shape.state for cell in every} == set(State)
     assert {cell.shape.ranges for cell in every} == set(axes.Ranges)
+    assert {cell.shape.kind for cell in every} == set(axes.Kind)
     assert {cell.target for cell in every} == set(Target)
     assert {cell.source for cell in every} == set(Source)
 

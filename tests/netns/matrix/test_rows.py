@@ -8,8 +8,10 @@ from netns.matrix.cells import (
     DEFAULT,
     DETECTION_ROWS,
     HINT_ROWS,
+    KIND_ROWS,
     NODE_PORT_ROWS,
     RANGE_ROWS,
+    STRAY_ROWS,
     Row,
     cells_of,
 )
@@ -27,6 +29,18 @@ def test_policies_and_endpoints_decide(row: Row, lab: Lab) -> None:
 @pytest.mark.parametrize("row", CHAIN_ROWS, ids=str)
 def test_endpoint_chains_change_no_fate(row: Row, lab: Lab) -> None:
     """With a chain for every endpoint all is as without."""
+    assert lab.mismatches(row) == []
+
+
+@pytest.mark.parametrize("row", KIND_ROWS, ids=str)
+def test_types_of_services_differ_in_their_addresses_only(row: Row, lab: Lab) -> None:
+    """External IPs of a ClusterIP Service, NodePorts and plain load balancers obey the policies all the same."""
+    assert lab.mismatches(row) == []
+
+
+@pytest.mark.parametrize("row", STRAY_ROWS, ids=str)
+def test_what_no_service_has_is_kept_off_or_left_alone(row: Row, lab: Lab) -> None:
+    """Other ports of ClusterIPs are rejected, ClusterIPs of nobody dropped; other addresses are not looked at."""
     assert lab.mismatches(row) == []
 
 
