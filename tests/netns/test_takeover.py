@@ -1,0 +1,298 @@
+"""A table that kube-proxy left becomes ours in one step, and nobody who goes through it notices."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from layouts.kube_proxy import Version
+from layouts.services import hashed
+from netns import addresses as plan
+from netns.addresses import FAMILIES, Pair
+from netns.agent import TABLE, Agent
+from netns.flips_model import Served
+from netns.manifests import Manifest, backends, both, port, service
+from netns.probe import Answer, Dropped, Rejected
+from netns.takeover import tables
+from netns.takeover_events import Event, Events
+from netns.takeover_traffic import Row, SteadyClients, expect_fates, some_addresses
+from netns.world import World
+
+TARGET = 8080
+NODE = plan.node_address(0)
+NFT_FAMILIES = ("ip", "ip6")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World(nodes=2, pods=3) as world:
+        world.serve_pods(TARGET)
+        yield world
+
+
+def _services(world: World) -> list[Manifest]:
+    pods = [world.pod(name) for name in ("pod-a1", "pod-a2", "pod-b1")]
+    everyone = [*plan.INSIDE, *plan.UNDERLAY, *plan.CLUSTER]
+    shapes = [
+        (service("shared", 91, both(80, node_port=30091)), pods),
+        (service("single", 92, both(80)), pods[:1]),
+        (service("sticky", 93, both(80, node_port=30093), affinity_seconds=600), pods),
+        (
+            service(
+                "balanced",
+                94,
+                both(80, node_port=30094),
+                vips=[plan.host(plan.VIPS, 94)],
+                externalTrafficPolicy="Local",
+                loadBalancerSourceRanges=everyone,
+            ),
+            pods,
+        ),
+        (service("outside", 95, both(80), externalIPs=list(plan.host(plan.EXTERNAL_IPS, 95))), pods[1:]),
+        (service("empty", 96, both(80, node_port=30096)), []),
+        (service("nowhere", 97, both(80), internalTrafficPolicy="Local"), pods[2:]),
+        (
+            service(
+                "closed", 98, both(80), vips=[plan.host(plan.VIPS, 98)], loadBalancerSourceRanges=list(plan.OUTSIDE)
+            ),
+            pods,
+        ),
+    ]
+    return [one for shape, hosts in shapes for one in (shape, *backends(shape, hosts, TARGET))]
+
+
+ALL = frozenset({"pod-a1", "pod-a2", "pod-b1"})
+ROWS = {
+    "pod to ClusterIP": Row("pod-a3", plan.host(plan.SERVICES, 91), 80, Served(ALL, masked=False)),
+    "node to ClusterIP": Row("node-a", plan.host(plan.SERVICES, 91), 80, Served(ALL, masked=True)),
+    "outside to ClusterIP": Row("client", plan.host(plan.SERVICES, 91), 80, Served(ALL, masked=True)),
+    "outside to NodePort": Row("client", NODE, 30091, Served(ALL, masked=True)),
+    "pod to single": Row("pod-a3", plan.host(plan.SERVICES, 92), 80, Served(frozenset({"pod-a1"}), masked=False)),
+    "outside to Local VIP": Row(
+        "client", plan.host(plan.VIPS, 94), 80, Served(frozenset({"pod-a1", "pod-a2"}), masked=False)
+    ),
+    "pod to Local VIP": Row("pod-a3", plan.host(plan.VIPS, 94), 80, Served(ALL, masked=False)),
+    "node to Local VIP": Row("node-a", plan.host(plan.VIPS, 94), 80, Served(ALL, masked=True)),
+    "outside to external IP": Row(
+        "client", plan.host(plan.EXTERNAL_IPS, 95), 80, Served(frozenset({"pod-a2", "pod-b1"}), masked=True)
+    ),
+    "outside to none": Row("client", NODE, 30096, Rejected),
+    "pod to none": Row("pod-a3", plan.host(plan.SERVICES, 96), 80, Rejected),
+    "pod to none here": Row("pod-a3", plan.host(plan.SERVICES, 97), 80, Dropped),
+    "outside of the ranges": Row("client", plan.host(plan.VIPS, 98), 80, Dropped),
+}
+STICKY = {
+    f"sticky client {number} to {name}": Row("client", to, number_, Served(ALL, masked=True), source, sticky=True)
+    for number, source in enumerate(some_addresses(6))
+    for name, to, number_ in (("ClusterIP", plan.host(plan.SERVICES, 93), 80), ("NodePort", NODE, 30093))
+}
+
+
+def _expect_one_transaction(written: list[list[Event]], chains: Iterable[str]) -> None:
+    """Of each family, the first transaction removes the other table and has all chains of Services; later ones none."""
+    for family in NFT_FAMILIES:
+        ours = [[event for event in events if (event.family, event.table) == (family, TABLE)] for events in written]
+        first, *later = [events for events in ours if events]
+        assert Event("delete table", family, TABLE, "") in first
+        assert Event("add table", family, TABLE, "") in first
+        assert {event.name for event in first if event.what == "add chain"} >= set(chains)
+        assert {event.name for event in first if event.what == "add rule"} >= set(chains)
+        assert [event for events in later for event in events if event.name in set(chains)] == []
+        assert [event for events in later for event in events if event.what.endswith("table")] == []
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.37"])
+def test_nobody_notices(world: World, version: Version) -> None:
+    """New connections and exchanges never fail, old ones go on, clients with affinity stay, who is rejected stays so.
+
+    All of a family happens in one transaction, and nothing of the other table is left.
+    """
+    manifests = _services(world)
+    agent = Agent(world.node("node-a"))
+    agent.folder.write("services", manifests)
+    for text in tables(manifests, agent.node, version):
+        agent.node.namespace.nft(text)
+    theirs = set(agent.chains(4))
+    with Events(agent.node.namespace) as events, SteadyClients(world, ROWS | STICKY) as clients:
+        clients.traffic.wait_round()
+        with agent:
+            clients.traffic.wait_round()
+            time.sleep(2.5)  # what went out of use, if anything had, would be removed by now
+            ours = set(agent.chains(4))
+        clients.traffic.wait_round()
+    clients.expect_nothing_happened()
+    served = ("shared", "single", "sticky", "balanced", "outside", "closed")
+    _expect_one_transaction(events.transactions(), [f"service-{hashed(f'test/{name}/tcp/p80')}" for name in served])
+    if version == "1.31":
+        gone = {"filter-prerouting", "filter-output-post-dnat", "mark-for-masquerade"}
+        assert theirs & gone == gone
+        assert ours & gone == set()
+    assert len(agent.logged("took_over=")) == len(FAMILIES)
+
+
+def test_gap_between_two_tables_would_be_noticed(world: World) -> None:
+    """Where one table goes before the other comes, the checks above fail: by the clients, and by what was written."""
+    manifests = _services(world)
+    node = world.node("node-a")
+    texts = tables(manifests, node, "1.37")
+    for text in texts:
+        node.namespace.nft(text)
+    chain = f"service-{hashed('test/shared/tcp/p80')}"
+    with Events(node.namespace) as events, SteadyClients(world, ROWS) as clients:
+        for family, text in zip(NFT_FAMILIES, texts, strict=True):
+            node.namespace.nft(f"delete table {family} {TABLE}")
+            clients.traffic.wait_round()
+            node.namespace.nft(text)
+    with pytest.raises(AssertionError, match="to ClusterIP"):
+        clients.expect_nothing_happened()
+    with pytest.raises(AssertionError):
+        _expect_one_transaction(events.transactions(), [chain])
+
+
+def _in_first_user_namespace() -> bool:
+    return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+
+
+# In a user namespace a transaction has to fit into the socket's buffer; nft could not load that table either.
+COUNT = 5000 if _in_first_user_namespace() else 50
+
+
+def _many(world: World) -> list[Manifest]:
+    """Services over the whole range, each with a port and two endpoints, in both families."""
+    manifests = []
+    hosts = [world.pod("pod-a1"), world.pod("pod-b1")]
+    for number in range(COUNT):
+        cluster_ips = list(_many_ip(number))
+        shape = service(f"many-{number}", 1, [port(80)], clusterIP=cluster_ips[0], clusterIPs=cluster_ips)
+        manifests += [shape, *backends(shape, hosts, TARGET)]
+    return manifests
+
+
+def _many_ip(number: int) -> Pair:
+    high, low = divmod(number, 250)
+    return Pair(f"172.30.{high + 1}.{low + 1}", f"fd00:172:30::{0x1000 + number:x}")
+
+
+def test_nobody_notices_among_five_thousand_services(world: World) -> None:
+    """The same where the table holds 5,000 Services, seen by those who use the first, the last and some between."""
+    used = (0, COUNT // 5, COUNT // 2, COUNT - 9, COUNT - 1)
+    rows = {
+        f"{who} to number {number}": Row(
+            who, _many_ip(number), 80, Served(frozenset({"pod-a1", "pod-b1"}), masked=who != "pod-a3")
+        )
+        for number in used
+        for who in ("pod-a3", "node-a", "client")
+    }
+    manifests = _many(world)
+    agent = Agent(world.node("node-a"))
+    agent.folder.write("services", manifests)
+    for text in tables(manifests, agent.node, "1.37"):
+        agent.node.namespace.run("nft", "-f", "-", text=text, timeout=100)
+    with Events(agent.node.namespace) as events, SteadyClients(world, rows, protocols=["TCP"]) as clients:
+        clients.traffic.wait_round()
+        try:
+            agent.start()
+            agent.settle(timeout=60)
+            clients.traffic.wait_round()
+        finally:
+            agent.close()
+        clients.traffic.wait_round()
+    clients.expect_nothing_happened()
+    _expect_one_transaction(
+        events.transactions(), [f"service-{hashed(f'test/many-{number}/tcp/p80')}" for number in range(COUNT)]
+    )
+    assert len(agent.logged("took_over=")) == len(FAMILIES)
+
+
+def _half(text: str) -> str:
+    """The first half of a table: maps without elements, hooks without rules, no Service."""
+    lines = text.splitlines()
+    return "\n".join(line for line in lines[: len(lines) // 2] if " jump " not in line)
+
+
+def _with(family: str, *lines: str) -> str:
+    return "\n".join(f"add {line.format(table=f'{family} {TABLE}')}" for line in lines)
+
+
+FOREIGN: dict[str, Callable[[str, str], str]] = {
+    "other priorities": lambda text, _: text.replace("priority -100", "priority -99").replace(
+        "priority 0", "priority -5"
+    ),
+    "other hooks": lambda text, _: text.replace("hook prerouting priority -110", "hook input priority 0"),
+    "half a table": lambda text, _: _half(text),
+    "asleep": lambda text, family: f"{text}\n" + _with(family, "table {table} {{ flags dormant ; }}"),
+    "other types of maps": lambda _, family: _with(
+        family,
+        "table {table}",
+        "map {table} service-ips {{ type ipv4_addr : verdict ; }}",
+        "map {table} cluster-ips {{ type ipv4_addr : mark ; }}",
+        "set {table} service-nodeports {{ type inet_service ; flags interval ; }}",
+        "element {table} service-nodeports {{ 1-65535 }}",
+    ),
+    "chains of other programs": lambda text, family: (
+        f"{text}\n"
+        + _with(
+            family,
+            "chain {table} mine {{ type filter hook forward priority 5 ; policy drop ; }}",
+            "counter {table} counted",
+            'rule {table} mine counter name "counted"',
+            "chain {table} jumped",
+            "rule {table} services jump jumped",
+            "set {table} affinity-mine {{ type inet_service ; }}",
+        )
+    ),
+    "a chain of our name that is a hook": lambda _, family: _with(
+        family,
+        "table {table}",
+        "chain {table} services {{ type filter hook forward priority 0 ; policy drop ; }}",
+        "rule {table} services counter drop",
+    ),
+}
+
+
+def _clean(agent: Agent) -> None:
+    for family in NFT_FAMILIES:
+        agent.node.namespace.nft(f"delete table {family} {TABLE}")
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_foreign_tables_give_way(world_of_foreigners: World, what: str) -> None:
+    """Whatever a table of our name holds, one start makes it ours: it serves, rejects and drops as it should."""
+    world = world_of_foreigners
+    manifests = _services(world)
+    agent = Agent(world.node("node-a"))
+    agent.folder.write("services", manifests)
+    for family, text in zip(NFT_FAMILIES, tables(manifests, agent.node, "1.37"), strict=True):
+        agent.node.namespace.nft(FOREIGN[what](text, family))
+    with agent:
+        expect_fates(world, ROWS)
+        for family in FAMILIES:
+            assert {"mine", "jumped"} & set(agent.chains(family)) == set()
+        table = agent.node.namespace.run("nft", "list", "ruleset")
+        assert "dormant" not in table
+        assert "counted" not in table
+        assert "affinity-mine" not in table
+    _clean(agent)
+
+
+@pytest.fixture(scope="module")
+def world_of_foreigners() -> Iterator[World]:
+    with World(nodes=2, pods=3) as world:
+        world.serve_pods(TARGET)
+        yield world
+
+
+def test_own_table_that_was_put_to_sleep_is_woken_by_a_start(world_of_foreigners: World) -> None:
+    """``flags dormant`` on a table that is right otherwise: a restart serves again."""
+    world = world_of_foreigners
+    with Agent(world.node("node-a")) as agent:
+        agent.apply(services=_services(world))
+        agent.stop()
+        for family in NFT_FAMILIES:
+            agent.node.namespace.nft(_with(family, "table {table} {{ flags dormant ; }}"))
+        assert not isinstance(world.client.connect(plan.host(plan.SERVICES, 91).v4, 80), Answer)
+        agent.start()
+        agent.settle()
+        expect_fates(world, ROWS)
+    _clean(agent)
