@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bench import plan, report
 from bench.checks import judge
@@ -55,7 +55,11 @@ def main(argv: Sequence[str]) -> int:
     environment |= {"load average after": os.getloadavg(), "seconds": round(time.monotonic() - began)}
     path = _write(arguments.json_dir, environment, raw, [vars(verdict) for verdict in verdicts])
     print(f"{environment['cpu']} x {environment['cpus']}, Linux {environment['kernel']},", end=" ")
-    print(f"libnftables {libnftables}, Python {environment['python']}; {environment['seconds']} s\n")
+    print(f"libnftables {libnftables}, Python {environment['python']}; {environment['seconds']} s,", end=" ")
+    print(f"load average {environment['load average'][0]:.1f} before, {environment['load average after'][0]:.1f} after")
+    if environment["user namespace"]:
+        print("In a user namespace: one netlink message is limited in size, so figures differ from those of root.")
+    print()
     for line in [*report.figures(samples), *(report.verdicts(verdicts) if verdicts else ())]:
         print(line)
     print(f"\nAll samples: {path}")
@@ -107,8 +111,17 @@ def _environment(libnftables: str) -> dict[str, Any]:
         "cpu": _cpu(),
         "cpus": len(os.sched_getaffinity(0)),
         "load average": os.getloadavg(),
-        "user namespace": os.geteuid() != 0,
+        "user namespace": _in_user_namespace(),
     }
+
+
+def _end(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _in_user_namespace() -> bool:
+    """Whether root here is an ordinary user outside: then the size of a netlink message is limited."""
+    return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
 
 
 def _cpu() -> str:
@@ -177,4 +190,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)  # so that the measurement under way ends with it
     sys.exit(main(sys.argv[1:]))

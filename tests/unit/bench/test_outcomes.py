@@ -1,6 +1,10 @@
 """What a run of the benchmark comes to when measurements fail, take too long, or miss what is expected."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +72,36 @@ def test_a_measurement_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Task, "timeout", 0.01)
     with pytest.raises(BenchError, match="not done within"):
         program.measure(Task("libraries", "libraries"))
+
+
+def test_a_measurement_ends_with_the_benchmark(tmp_path: Path) -> None:
+    words = ["--only", "load", "--sizes", "50", "--changes", "10000", "--json-dir", str(tmp_path)]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "bench", *words],
+        env={**os.environ, "PYTHONPATH": f"{program.SOURCES}:{program.TESTS}"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        workers: list[int] = []
+        deadline = time.monotonic() + 60
+        while not any(_is_measuring(worker) for worker in workers):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            workers = [int(pid) for pid in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()]
+        running.terminate()
+        assert running.wait(20) == 143
+        assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    finally:
+        running.kill()
+        running.wait(20)
+
+
+def _is_measuring(process: int) -> bool:
+    try:
+        return b"10000" in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def test_a_commit_that_puts_something_in_force_is_noticed_and_one_that_only_removes_is_not(
