@@ -1,8 +1,8 @@
 """What to do about changes that others make to our tables: correct them at once, but do not fight.
 
-The first change is corrected at once. After that there is a pause, which doubles with each correction, as long as
-changes go on: two programs that each want the table otherwise would else keep a processor busy, and the table in
-constant change. When there was quiet for a while, the next change is corrected at once again.
+A change is corrected at once, unless it follows within a second of the last correction. It then waits for that second
+to pass, the next such one for two seconds, and so on: two programs that each want the table otherwise would else keep a
+processor busy, and the table in constant change. A change that comes later than that is corrected at once again.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from nodeproxy.report.journal import Journal, SyncResult
 from nodeproxy.sync.runner import Clock
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds from one correction to the next
-QUIET = 10.0  # seconds without changes, at least, after which all is forgotten
+QUIET = 10.0  # seconds without changes, at least, after which a program has stopped changing the table
 _ANNOUNCED_PAUSE = 4.0  # seconds; shorter ones are nothing to write about: some programs make a change in steps
 _READING_SHARE = 10  # what turns out to be harmless is looked at for at most a tenth of the time
 _PROGRAMS = 64  # names that are counted apart
@@ -30,6 +30,7 @@ class _Trouble:
         pending: what was heard of and not looked at yet, by program.
         not_before: when (monotonic seconds) the table may be looked at again.
         pause: seconds from the last correction to the next one; 0: there was none lately.
+        hasty: whether something of it came before ``not_before``.
         heard_at: when something was heard of last.
         announced: whether it was said that somebody keeps changing the table.
     """
@@ -37,6 +38,7 @@ class _Trouble:
     pending: dict[str, Disturbance] = field(default_factory=dict)
     not_before: float = 0.0
     pause: float = 0.0
+    hasty: bool = False
     heard_at: float = 0.0
     announced: bool = False
 
@@ -72,6 +74,7 @@ class Drift:
             trouble = self._troubles[disturbance.family]
             self._end(disturbance.family, now)
             trouble.heard_at = now
+            trouble.hasty |= now < trouble.not_before
             program = self._count(disturbance)
             before = trouble.pending.get(program)
             trouble.pending[program] = disturbance if before is None else before.and_then(disturbance)
@@ -109,8 +112,10 @@ class Drift:
         if not disturbances:
             return
         trouble = self._troubles[family]
+        hasty, trouble.hasty = trouble.hasty, bool(trouble.pending)
         if corrected or result is None:
-            trouble.pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, trouble.pause * 2))
+            again = hasty or result is None
+            trouble.pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, trouble.pause * 2)) if again else FIRST_PAUSE
             trouble.not_before = now + trouble.pause
         else:
             trouble.not_before = now + min(LONGEST_PAUSE, result.seconds * _READING_SHARE)

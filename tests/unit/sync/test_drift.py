@@ -103,13 +103,27 @@ def test_after_quiet_a_change_is_corrected_at_once_again(case: Case) -> None:
     assert case.wait() == 1.0
 
 
-def test_a_program_that_changes_something_every_half_minute_is_corrected_at_once_each_time(case: Case) -> None:
+@pytest.mark.parametrize("seconds", [1.1, 5.0, 30.0])
+def test_changes_that_do_not_follow_within_a_second_are_corrected_at_once_each_time(case: Case, seconds: float) -> None:
     for _ in range(20):
         case.hear()
         assert case.wait() == 0.0
         case.look()
-        case.clock.time += 30
+        case.clock.time += seconds
     assert case.said == []
+
+
+def test_a_change_after_a_pause_is_over_is_corrected_at_once_and_the_next_pause_is_short(case: Case) -> None:
+    for _ in range(5):
+        case.hear()
+        case.wait()
+        case.look()
+    case.clock.time += 16.1
+    case.hear()
+    assert case.wait() == 0.0
+    case.look()
+    case.hear()
+    assert case.wait() == 1.0
 
 
 def test_a_program_that_keeps_changing_is_reported_once_when_it_starts_and_once_when_it_ends(case: Case) -> None:
