@@ -5,7 +5,7 @@ import argparse
 from nodeproxy.cli.flags import HelpFormatter
 from nodeproxy.kernel.errors import TransactionError
 from nodeproxy.kernel.nft import Nft
-from nodeproxy.kernel.support import ipv6_usable
+from nodeproxy.kernel.support import check_steady, ipv6_usable
 from nodeproxy.kube.addresses import Family
 from nodeproxy.ruleset.render import cleanup_text
 
@@ -28,8 +28,10 @@ def command(_: argparse.Namespace) -> int:
     Raises:
         TransactionError: the kernel refused.
         PermissionDeniedError: CAP_NET_ADMIN is missing.
+        UnsupportedError: libnftables crashes on what other programs keep in nftables.
     """
     nft = Nft()
+    check_steady(nft.version(), cleanup_text(Family.IPV4))
     for family in Family:
         try:
             nft.run(cleanup_text(family))

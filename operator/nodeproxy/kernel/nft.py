@@ -37,6 +37,7 @@ _KINDS: tuple[tuple[str, type[TransactionError]], ...] = (
     ("Resource temporarily unavailable", BusyError),
 )
 _ATTEMPTS = 4
+_SHORT = 10_000  # characters; what is longer is not checked again for an error that takes long and names nobody
 
 SYNTAX_ERROR = "syntax error"
 """How a reason begins when nft could not read a statement; it may be due to the statement before."""
@@ -97,8 +98,8 @@ class Nft:
         context = self._ours()
         context.set_json_output(True)
         try:
-            # Names of tables only: the rules of others are not looked at.
-            code, output, _ = context.cmd("list tables ip")
+            # Something that is rare, and for which libnftables reads no sets: 1.0.6 crashes on some of other programs.
+            code, output, _ = context.cmd("list flowtables ip")
         finally:
             context.set_json_output(False)
         if code != 0:
@@ -143,8 +144,9 @@ class Nft:
         _raise_permission(reason)
         if (kind := _kind(error)) is not TransactionError:
             raise kind(reason)
-        # nft points at the wrong line for text it was given in memory, at the right one for a file.
-        self._check_as_file(text, fallback=reason)
+        if not (reason.endswith(VALIDATION_ERRORS) and len(text) > _SHORT):
+            # nft points at the wrong line for text it was given in memory, at the right one for a file.
+            self._check_as_file(text, fallback=reason)
         raise TransactionError(reason)
 
     def _check_as_file(self, text: str, fallback: str) -> None:

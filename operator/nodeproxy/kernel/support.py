@@ -1,7 +1,10 @@
 """Whether this machine has what the rules need: kernel, libnftables, and the kernel's features one by one."""
 
+import faulthandler
 import os
 import re
+import resource
+import warnings
 from pathlib import Path
 
 from nodeproxy.kernel.errors import TransactionError, UnsupportedError
@@ -10,6 +13,8 @@ from nodeproxy.ruleset.render import Probe
 
 MINIMUM_KERNEL = (5, 13)
 MINIMUM_LIBNFTABLES = (1, 0, 1)
+STEADY_LIBNFTABLES = (1, 1)
+"""From here on, libnftables does not crash on what other programs keep in nftables."""
 SKIP_KERNEL_CHECK = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK"
 
 
@@ -44,6 +49,45 @@ def check_libnftables(version: str) -> None:
     raise UnsupportedError(msg)
 
 
+def check_steady(version: str, text: str) -> None:
+    """Have a process of its own check a transaction first, if libnftables may crash on it.
+
+    Before most transactions libnftables 1.0.6 reads the sets of all tables, and crashes on some that nft 1.1.2 and
+    later make, such as those of ``type ifname`` (kubernetes/kubernetes#136786). This process would end without a word.
+
+    Args:
+        version: what libnftables states of itself.
+        text: the transaction; nothing is applied.
+
+    Raises:
+        UnsupportedError: it crashes.
+    """
+    if version_tuple(version) >= STEADY_LIBNFTABLES:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the child only calls libnftables, and ends
+        child = os.fork()
+    if child == 0:
+        _try_and_end(text)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        msg = (
+            f"libnftables {version or 'of unknown version'} crashes (signal {os.WTERMSIG(status)}) while it looks at "
+            "what other programs keep in nftables here; libnftables 1.1 or later is needed beside them"
+        )
+        raise UnsupportedError(msg)
+
+
+def _try_and_end(text: str) -> None:
+    """Have a transaction checked, and end the process, whatever comes of it."""
+    try:
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        Nft().check(text)
+    finally:
+        os._exit(0)  # whatever it was that was refused, the parent will find as well
+
+
 def check_features(nft: Nft, probe: Probe) -> None:
     """Have the kernel check one statement of each kind that the rules use; nothing is applied.
 
@@ -52,7 +96,7 @@ def check_features(nft: Nft, probe: Probe) -> None:
         PermissionDeniedError: CAP_NET_ADMIN is missing.
     """
     try:
-        nft.check("\n".join((*probe.ground, *(statement for statement, _ in probe.features), "")))
+        nft.check(_whole(probe))
     except TransactionError:
         missing = [
             f"{feature}: {reason}"
@@ -61,6 +105,10 @@ def check_features(nft: Nft, probe: Probe) -> None:
         ]
         msg = "the kernel lacks " + ("; ".join(missing) or "nftables")
         raise UnsupportedError(msg) from None
+
+
+def _whole(probe: Probe) -> str:
+    return "\n".join((*probe.ground, *(statement for statement, _ in probe.features), ""))
 
 
 def _refusal(nft: Nft, text: str) -> str:
@@ -84,6 +132,7 @@ def check_support(nft: Nft, probe: Probe) -> str:
     check_kernel(os.uname().release, dict(os.environ))
     version = nft.version()
     check_libnftables(version)
+    check_steady(version, _whole(probe))
     check_features(nft, probe)
     return version
 
