@@ -145,9 +145,14 @@ class Agent:
         intervals = self._options.intervals
         return intervals.maximum if self._hearing else min(intervals.retry, intervals.maximum)
 
+    def _listen(self) -> None:
+        """Take note of what others did to the tables that are ours."""
+        served = [proxier.family for proxier in self._proxiers] if self._proxiers is not None else [*Family]
+        self._drift.heard(heard for heard in self._watch.take() if heard.family in served)
+
     def _drift_due(self) -> float | None:
         """When a table has to be looked at because somebody else has changed it; None: nobody has."""
-        self._drift.heard(self._watch.take())
+        self._listen()
         if self._hearing and not self._watch.working:
             self._hear_nothing("the kernel's messages could not be read")
         return self._drift.due() if self._proxiers is not None else None
@@ -176,7 +181,7 @@ class Agent:
         if self._proxiers is None:
             self._proxiers = [self._proxier(family) for family in served_families(self._node.primary, ipv6_usable())]
         self._advise(self._proxiers, self._present)
-        self._drift.heard(self._watch.take())
+        self._listen()
         disturbed = self._drift.take()
         for proxier in self._proxiers:
             disturbances = disturbed.get(proxier.family, [])
