@@ -104,10 +104,8 @@ class SteadyClients:
 
 def expect_fates(world: World, rows: Mapping[str, Row]) -> None:
     """Try each row once over both protocols and families, all at once, and expect its fate."""
-    tried = [
-        (name, row, family, flow) for name, (row, family, flow) in _flows(world, rows, PROTOCOLS, FAMILIES).items()
-    ]
-    outcomes = probe([flow for *_, flow in tried], 1.0)
+    tried = _flows(world, rows, PROTOCOLS, FAMILIES)
+    outcomes = probe([flow for _, _, flow in tried.values()], 1.0)
     own: dict[Family, set[str]] = {family: world.node("node-a").own(family) for family in FAMILIES}
     wrong = [
         f"{name}: {outcome}, not {row.fate}"

@@ -5,6 +5,7 @@ it fails before and after, none is answered; and once a change is in force, all 
 """
 
 import itertools
+import os
 import random
 import statistics
 import time
@@ -34,7 +35,6 @@ from netns.world import World
 
 EVERY = 0.05
 """Seconds between two attempts on one way."""
-SEED = 20_261_130
 
 
 @pytest.fixture(scope="module")
@@ -232,8 +232,13 @@ def _random_shape(chance: random.Random) -> Shape:
 
 @whichever
 def test_walk_by_chance(world: World, agent: Agent) -> None:
-    """Everything at once, from any shape to any other, and with pauses in which what went out of use is removed."""
-    chance = random.Random(f"{SEED} {agent.flags}")  # noqa: S311
+    """Everything at once, from any shape to any other, and with pauses in which what went out of use is removed.
+
+    ``FLIPS_SEED`` repeats a walk whose seed was printed as it failed.
+    """
+    seed = int(os.environ.get("FLIPS_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"to repeat: FLIPS_SEED={seed}")
+    chance = random.Random(seed)  # noqa: S311 - shapes, nothing secret
     flips = Flips(world, agent, ways([*FRONTENDS, "external-2", "cluster:81"]), every=2 * EVERY, first=Shape())
     with flips:
         for _ in range(2):

@@ -251,15 +251,25 @@ FOREIGN: dict[str, Callable[[str, str], str]] = {
 }
 
 
-def _clean(agent: Agent) -> None:
+@pytest.fixture(scope="module")
+def shared_world() -> Iterator[World]:
+    with World(nodes=2, pods=3) as world:
+        world.serve_pods(TARGET)
+        yield world
+
+
+@pytest.fixture
+def clean_world(shared_world: World) -> Iterator[World]:
+    """A world without tables, and again afterwards."""
+    yield shared_world
     for family in NFT_FAMILIES:
-        agent.node.namespace.nft(f"delete table {family} {TABLE}")
+        shared_world.node("node-a").namespace.nft(f"add table {family} {TABLE}; delete table {family} {TABLE}")
 
 
 @pytest.mark.parametrize("what", FOREIGN)
-def test_foreign_tables_give_way(world_of_foreigners: World, what: str) -> None:
+def test_foreign_tables_give_way(clean_world: World, what: str) -> None:
     """Whatever a table of our name holds, one start makes it ours: it serves, rejects and drops as it should."""
-    world = world_of_foreigners
+    world = clean_world
     manifests = _services(world)
     agent = Agent(world.node("node-a"))
     agent.folder.write("services", manifests)
@@ -273,19 +283,11 @@ def test_foreign_tables_give_way(world_of_foreigners: World, what: str) -> None:
         assert "dormant" not in table
         assert "counted" not in table
         assert "affinity-mine" not in table
-    _clean(agent)
 
 
-@pytest.fixture(scope="module")
-def world_of_foreigners() -> Iterator[World]:
-    with World(nodes=2, pods=3) as world:
-        world.serve_pods(TARGET)
-        yield world
-
-
-def test_own_table_that_was_put_to_sleep_is_woken_by_a_start(world_of_foreigners: World) -> None:
+def test_own_table_that_was_put_to_sleep_is_woken_by_a_start(clean_world: World) -> None:
     """``flags dormant`` on a table that is right otherwise: a restart serves again."""
-    world = world_of_foreigners
+    world = clean_world
     with Agent(world.node("node-a")) as agent:
         agent.apply(services=_services(world))
         agent.stop()
@@ -295,4 +297,3 @@ def test_own_table_that_was_put_to_sleep_is_woken_by_a_start(world_of_foreigners
         agent.start()
         agent.settle()
         expect_fates(world, ROWS)
-    _clean(agent)
