@@ -154,7 +154,10 @@ class Journal:
         """
         before = self._refusals.get(family, {})
         self._refusals[family] = dict(refusals)
-        new = [name for name, refusal in refusals.items() if before.get(name) != refusal]
+        # The same refusal may be said of another statement the next time, say with other slots.
+        new = [
+            name for name, refusal in refusals.items() if name not in before or before[name].reason != refusal.reason
+        ]
         for name in new[:_LINES]:
             self._log.error(
                 "service port refused",
