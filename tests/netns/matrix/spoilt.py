@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from netns.matrix.axes import Policy, Ranges, Source, State, Target
-from netns.matrix.cells import BASE_ROWS, HINT_ROWS, RANGE_ROWS, Cell
+from netns.matrix.axes import NodePorts, Policy, Ranges, Source, State, Target
+from netns.matrix.cells import BASE_ROWS, DEFAULT, HINT_ROWS, NODE_PORT_ROWS, RANGE_ROWS, STRAY_ROWS, Cell
 from netns.matrix.expectation import (
     Dropped,
     Expectation,
@@ -117,7 +117,8 @@ def _ranges_let_everybody_in(cell: Cell) -> Expectation:
 
 def _rejections_are_silent(cell: Cell) -> Expectation:
     expected = expect(cell)
-    return Dropped() if isinstance(expected, Rejected) else expected
+    # What is for none of a ClusterIP's ports is rejected by a rule of its own.
+    return Dropped() if isinstance(expected, Rejected) and cell.target is not Target.OTHER_PORT else expected
 
 
 def _local_policy_takes_any_endpoint(cell: Cell) -> Expectation:
@@ -134,6 +135,17 @@ def _endpoints_cannot_reach_themselves(cell: Cell) -> Expectation:
     if cell.source is Source.ENDPOINT and isinstance(expected, Served) and isinstance(otherwise, Served):
         return Served({name: otherwise.by[name] for name in expected.by})
     return expected
+
+
+def _node_ports_are_on_every_address(cell: Cell) -> Expectation:
+    accepted = expect(replace(cell, settings=replace(cell.settings, node_ports=NodePorts.ALL)))
+    # What has no endpoints to go to is rejected and dropped by other rules, which know the right addresses.
+    return accepted if cell.target.node_port and isinstance(accepted, Served) else expect(cell)
+
+
+def _other_ports_are_silent(cell: Cell) -> Expectation:
+    # The rule after it drops what is left for the range of all ClusterIPs.
+    return Dropped() if cell.target is Target.OTHER_PORT else expect(cell)
 
 
 SPOILINGS: tuple[Spoiling, ...] = (
@@ -193,14 +205,31 @@ SPOILINGS: tuple[Spoiling, ...] = (
         "",
         _endpoints_cannot_reach_themselves,
     ),
+    Spoiling(
+        "NodePorts are on every address",
+        "base.nft.j2",
+        r"\{\{ ip \}\} daddr @nodeport-ips meta l4proto \. th dport vmap @service-nodeports",
+        "fib daddr type local meta l4proto . th dport vmap @service-nodeports",
+        _node_ports_are_on_every_address,
+    ),
+    Spoiling(
+        "other ports of ClusterIPs are silent",
+        "base.nft.j2",
+        r".* # Reject traffic to invalid ports of ClusterIPs\n",
+        "",
+        _other_ports_are_silent,
+    ),
 )
 
 _STATES = {State.NONE, State.REMOTE, State.LOCAL, State.MIXED, State.HINT_LOCAL_AWAY}
 _RANGES = {Ranges.ANY, Ranges.CLIENT, Ranges.ONE_FAMILY, Ranges.UNREADABLE}
 CELLS: tuple[Cell, ...] = tuple(
     cell
-    for row in (*BASE_ROWS, *HINT_ROWS, *RANGE_ROWS)
+    for row in (*BASE_ROWS, *STRAY_ROWS, *HINT_ROWS, *RANGE_ROWS, *NODE_PORT_ROWS)
     for cell in row.cells
-    if cell.shape.state in _STATES and cell.shape.ranges in _RANGES
+    if cell.settings == DEFAULT
+    and cell.shape.state in _STATES
+    and cell.shape.ranges in _RANGES
+    and cell.target is not Target.NODE_PORT_LOOPBACK  # with wrong rules the kernel's own ones have a say there
 )
 """What is asked under wrong rules: enough of every part that each of them can be noticed."""

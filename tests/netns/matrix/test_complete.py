@@ -1,10 +1,14 @@
 """No cell of the matrix is without a case; and the check that says so can fail."""
 
+from collections import Counter
+from functools import partial
+
 import pytest
 
+from netns.addresses import FAMILIES
 from netns.matrix import axes, cells, test_rows
 from netns.matrix.axes import Detector, EndpointChains, NodePorts, Policy, Protocol, Settings, Source, State, Target
-from netns.matrix.cells import BASE_ROWS, Cell, Row, Shape, every_cell
+from netns.matrix.cells import BASE_ROWS, DEFAULT, VARIANTS, Cell, Row, Shape, every_cell
 from netns.matrix.coverage import asserted, faults, running_tests
 from netns.matrix.lab import Lab
 
@@ -68,6 +72,28 @@ def test_every_setting_is_tried() -> None:
     assert {settings.node_ports for settings in tried} == set(NodePorts)
     assert {settings.node_ports.value for settings in tried} >= {"primary", "all", "localhost"}
     assert {settings.endpoint_chains for settings in tried} == set(EndpointChains)
+
+
+PARTS = {
+    "types": cells.kinds,
+    "strays": cells.strays,
+    "internal only": cells.internal_only,
+    "hints": cells.hints,
+    "ranges": cells.ranges,
+    **{f"local pods, {settings}": partial(cells.detection, settings) for settings in (DEFAULT, *VARIANTS)},
+    **{f"NodePort addresses, {settings}": partial(cells.node_ports, settings) for settings in (DEFAULT, *VARIANTS)},
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_is_over_all_protocols_families_and_policies(part: str) -> None:
+    """Whatever else a part combines, it does so over each protocol, in both families, under both policies."""
+    groups = Counter((cell.protocol, cell.family) for cell in PARTS[part]())
+    assert set(groups) == {(protocol, family) for protocol in Protocol for family in FAMILIES}
+    assert len(set(groups.values())) == 1
+    policies = {"external": {cell.shape.external for cell in PARTS[part]()}}
+    policies["internal"] = {cell.shape.internal for cell in PARTS[part]()}
+    assert set(Policy) in policies.values()
 
 
 def test_every_value_of_every_axis_is_in_a_cell() -> None:
