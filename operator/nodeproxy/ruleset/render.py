@@ -141,14 +141,15 @@ class Renderer:
         TemplateError: a template is missing or broken (also from every method).
     """
 
-    def __init__(self, context: RenderContext, templates: Path = TEMPLATES) -> None:
+    def __init__(self, context: RenderContext, templates: Path = TEMPLATES, table: str = TABLE) -> None:
         self.context = context
+        self._folder = templates
         self._environment = _environment(templates)
         self.ip = "ip" if context.family is Family.IPV4 else "ip6"
         # Of the whole environment, not of each template: only then does Jinja2 load what templates import just once.
         self._environment.globals.update(
             ip=self.ip,
-            table=TABLE,
+            table=table,
             mark=f"0x{1 << context.masquerade_bit:08x}",
             masquerade_all=context.masquerade_all,
             detector=context.detector,
@@ -156,6 +157,18 @@ class Renderer:
             service_cidrs=context.service_cidrs,
         )
         self._templates: dict[str, Callable[..., str]] = {}
+
+    def elsewhere(self, table: str) -> "Renderer":
+        """Renders the same for a table of another name; reads the templates anew."""
+        return Renderer(self.context, self._folder, table)
+
+    def preload(self) -> None:
+        """Read all templates that are there; else each is read when it is first needed."""
+        for path in sorted(self._folder.glob("*.nft.j2")):
+            try:
+                self._load(path.name)
+            except jinja2.TemplateError as error:
+                raise _translated(error, path.name) from error
 
     def base(self) -> Base:
         """The base chains, the chains they jump to, and the containers of dispatch elements."""
@@ -274,21 +287,24 @@ class Renderer:
         return tuple(line.strip() for line in self._text(template, **values).splitlines() if line.strip())
 
     def _text(self, template: str, **values: object) -> str:
-        render = self._templates.get(template)
         try:
-            if render is None:
-                render = self._environment.get_template(template).render
-                self._templates[template] = render
-            return render(values)
-        except jinja2.TemplateNotFound as error:
-            msg = f"{error.name}: no such template"
-            raise TemplateError(msg) from error
-        except jinja2.TemplateSyntaxError as error:
-            msg = f"{error.name}:{error.lineno}: {error.message}"
-            raise TemplateError(msg) from error
+            return (self._templates.get(template) or self._load(template))(values)
         except Exception as error:  # expressions in a template fail in as many ways as any program
-            msg = f"{_place(error) or template}: {error}"
-            raise RenderError(msg) from error
+            raise _translated(error, template) from error
+
+    def _load(self, template: str) -> Callable[..., str]:
+        render: Callable[..., str] = self._environment.get_template(template).render
+        self._templates[template] = render
+        return render
+
+
+def _translated(error: Exception, template: str) -> TemplateError:
+    """What went wrong with a template, or with one that it imports."""
+    if isinstance(error, jinja2.TemplateNotFound):
+        return TemplateError(f"{error.name}: no such template")
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        return TemplateError(f"{error.name}:{error.lineno}: {error.message}")
+    return RenderError(f"{_place(error) or template}: {error}")
 
 
 def _place(error: Exception) -> str:

@@ -37,6 +37,7 @@ class Applier:
         isolating: whether service ports are left out; if not, whatever is refused is an error.
         tolerant: an operation that is nobody's, and refused alone, is left out as well.
         touch: is told of operations before they are applied.
+        trial: says who of some service ports is refused in a table without the others.
 
     Attributes:
         refused: what nft or the kernel said, for each service port (as ``ns/name:port``) that was left out.
@@ -52,6 +53,7 @@ class Applier:
         isolating: bool = True,
         tolerant: bool = False,
         touch: Callable[[Iterable[Operation]], None] = lambda _: None,
+        trial: Callable[[Collection[str]], Iterable[Refusal]] = lambda _: (),
     ) -> None:
         self.refused: dict[str, Refusal] = {}
         self.failures: list[Exception] = []
@@ -61,6 +63,7 @@ class Applier:
         self._isolating = isolating
         self._tolerant = tolerant
         self._touch = touch
+        self._trial = trial
         self._doubts = _DOUBTS
         self._misled = False
 
@@ -87,17 +90,37 @@ class Applier:
         Raises:
             TransactionError, TemplateError, KernelError: as :meth:`apply`.
         """
+        try:
+            self._whole(piece, self._run)
+        except TooLongError:
+            halves = without(piece, self.refused).halves() if self.refused else piece.halves()
+            if halves is None:
+                raise
+            self.apply(halves)
+
+    def try_whole(self, piece: Piece) -> None:
+        """Find out which service ports would be refused, and apply nothing.
+
+        Raises:
+            TransactionError, TemplateError, KernelError: as :meth:`apply`; TooLongError as well.
+        """
+        self._whole(piece, lambda rest: self._nft.check(self._renderer.transaction(rest.operations())))
+
+    def ask(self, piece: Piece) -> Sequence[Refusal]:
+        """What nft names of a piece when it is asked once, about each element apart; nothing is applied."""
+        try:
+            self._nft.check(self._renderer.transaction(piece.operations(), apart=True))
+        except TransactionError as error:
+            return error.refusals
+        return ()
+
+    def _whole(self, piece: Piece, run: Callable[[Piece], None]) -> None:
         rounds = 0
         while True:
             rest = without(piece, self.refused) if self.refused else piece
             try:
-                self._run(rest)
-            except TooLongError:
-                halves = rest.halves()
-                if halves is None:
-                    raise
-                self.apply(halves)
-            except OutcomeUnknownError:
+                run(rest)
+            except (TooLongError, OutcomeUnknownError):
                 raise
             except (TransactionError, RenderError) as error:
                 culprits = self._named(rest, error, thorough=rounds > 0) if rounds < _ROUNDS else []
@@ -168,12 +191,12 @@ class Applier:
             return []
         owners = set(owners_of(piece))
         refusals = list(error.refusals)
-        costly = len(owners) > _FEW and error.reason.endswith(VALIDATION_ERRORS)
+        invalid = error.reason.endswith(VALIDATION_ERRORS)
+        if invalid and not any(refusal.owner for refusal in refusals):
+            refusals += self._trial(owners)
+        costly = invalid and len(owners) > _FEW
         if owners and not costly and (thorough or not any(refusal.owner for refusal in refusals)):
-            try:
-                self._nft.check(self._renderer.transaction(piece.operations(), apart=True))
-            except TransactionError as again:
-                refusals += again.refusals
+            refusals += self.ask(piece)
         first: dict[str, Refusal] = {}
         for refusal in refusals:
             if refusal.owner in owners:

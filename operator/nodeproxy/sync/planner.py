@@ -108,8 +108,13 @@ class Planner:
         return not same or before is None or before.node != node
 
     def reload(self) -> None:
-        """Read the templates anew."""
+        """Read all templates anew; when that fails, the ones that were read before stay in use.
+
+        Raises:
+            TemplateError: one of them is broken.
+        """
         renderer = Renderer(self.renderer.context, self._templates)
+        renderer.preload()
         self.base = (renderer.base(), self.base[1])
         self.renderer = renderer
 

@@ -1,7 +1,7 @@
 """Keeps one table as it should be."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodeproxy.kernel.audit import TableAudit
 from nodeproxy.kernel.errors import KernelError, OutcomeUnknownError, Refusal, TransactionError
@@ -18,6 +18,7 @@ from nodeproxy.sync.planner import Planner, Surroundings
 from nodeproxy.sync.remains import remains
 from nodeproxy.sync.runner import Clock
 from nodeproxy.sync.store import ServiceKey, ServiceView
+from nodeproxy.sync.trial import Trial
 
 _PASSES = 5  # corrections in a full sync, each without what the one before found to be refused
 _MANY = 10  # service ports: if all of so many are refused, it is none of them that is at fault
@@ -74,6 +75,7 @@ class Proxier:
         self._suspected = False
         self._suspects: set[str] = set()
         self._left_out: dict[ServicePortName, _LeftOut] = {}
+        self._last_trial: Trial | None = None
         self._try_pause = full_every
         self._tidy_pause = 0.0
         self._tidy_from = 0.0
@@ -228,12 +230,14 @@ class Proxier:
         state, self._state = self._state, None
         if state is None or due or self._claims_what_is_kept():
             return False
-        before.update((name, rules) for name in self._pending if (rules := state.placed(name)) is not None)
         state.renderer = self._planner.renderer
+        self._try_left_out(self._pending)
+        pending = {name: rules for name, rules in self._pending.items() if name not in self._left_out}
+        before.update((name, rules) for name in pending if (rules := state.placed(name)) is not None)
         applier = Applier(self._nft, state.renderer, isolating=False, touch=self._audit.touch)
         try:
             began = self._clock.now()
-            applier.apply(state.change(self._pending, began, self._planner.base))
+            applier.apply(state.change(pending, began, self._planner.base))
             state.settle(began, self._clock.now())
         except (TransactionError, RenderError) as error:
             self._journal.warning(
@@ -242,8 +246,6 @@ class Proxier:
             return False
         finally:
             applied.transactions += applier.transactions
-        for name in self._pending:
-            self._left_out.pop(name, None)
         self._state = state
         return True
 
@@ -256,16 +258,17 @@ class Proxier:
             applied: counts.
             before: what the table held of service ports that have just been changed, as far as that is known.
         """
-        if self._left_out:
-            self._planner.reload()  # the templates may have been mended
-        planner, took_over = self._planner, ""
+        planner, took_over, tried = self._planner, "", set(self._left_out)
         known = {name: left_out.kept for name, left_out in self._left_out.items()} | dict(before)
-        refusals: dict[ServicePortName, Refusal] = {}
+        if self._left_out:
+            self._reload()
+            self._try_left_out(planner.plans)
+        refusals = {name: left_out.refusal for name, left_out in self._left_out.items() if name in planner.plans}
         since: Collection[str] | None = None
         state: TableState | None = None
         for _ in range(_PASSES):
             wanted = {name: rules for name, rules in sorted(planner.plans.items()) if name not in refusals}
-            applier = Applier(self._nft, planner.renderer, touch=self._audit.touch)
+            applier = Applier(self._nft, planner.renderer, touch=self._audit.touch, trial=self._tried)
             now = self._clock.now()
             kept: Mapping[ServicePortName, ServiceRules] = {}
             try:
@@ -291,11 +294,44 @@ class Proxier:
             first = next(iter(applier.refused.values()))
             raise TransactionError(first.reason, owner=first.owner, statement=first.statement)
         state.settle(now, self._clock.now())
-        same = self._left_out.keys() == refusals.keys()
+        same = tried == refusals.keys()
         self._try_pause = min(self._try_pause * 2, self.full_every) if same else _TRY_AGAIN
         self._left_out = {name: _LeftOut(refusal, kept.get(name)) for name, refusal in refusals.items()}
         self._state = state
         return took_over
+
+    def _reload(self) -> None:
+        """Take the templates as they are now, unless one of them is broken: it may be what had service ports refused."""
+        try:
+            self._planner.reload()
+        except TemplateError as error:
+            self._journal.warning("templates not read anew", family=self.family.label, error=str(error))
+
+    def _try_left_out(self, plans: Mapping[ServicePortName, ServiceRules | None]) -> None:
+        """Try rules of service ports that are left out, in a table of their own; those that pass no longer are."""
+        rules = {name: plans[name] for name in self._left_out if name in plans}
+        if not rules:
+            return
+        try:
+            refused = self._trial().refused([each for each in rules.values() if each is not None], self._planner.base)
+        except TemplateError:
+            return  # as while somebody is changing it: what is in use still works
+        for name, each in rules.items():
+            refusal = refused.get(str(name)) if each is not None else None
+            if refusal is None:
+                del self._left_out[name]
+            else:
+                self._left_out[name] = replace(self._left_out[name], refusal=refusal)
+
+    def _tried(self, owners: Collection[str]) -> Collection[Refusal]:
+        """What is refused of these service ports (as ``ns/name:port``) in a table of their own."""
+        rules = [rules for name, rules in self._planner.plans.items() if str(name) in owners]
+        return self._trial().first_refused(rules, self._planner.base)
+
+    def _trial(self) -> Trial:
+        if self._last_trial is None or self._last_trial.renderer is not self._planner.renderer:
+            self._last_trial = Trial(self._nft, self._planner.renderer)
+        return self._last_trial
 
     def _check_some_are_taken(self, refusals: Mapping[ServicePortName, Refusal]) -> None:
         """Raises if all service ports are refused, and they are many."""
@@ -307,10 +343,14 @@ class Proxier:
 
     def _claims_what_is_kept(self) -> bool:
         """Whether a change takes an element over from a service port that is left out: its remains are then fewer."""
-        kept = (left_out.kept for left_out in self._left_out.values() if left_out.kept)
-        elements = {(element.container, element.key) for rules in kept for element in rules.elements}
-        changed = (rules for rules in self._pending.values() if rules) if elements else ()
-        return any((element.container, element.key) in elements for rules in changed for element in rules.elements)
+        kept = [left_out.kept for left_out in self._left_out.values() if left_out.kept]
+        owner = {(element.container, element.key): rules.name for rules in kept for element in rules.elements}
+        changed = (rules for rules in self._pending.values() if rules) if owner else ()
+        return any(
+            owner.get((element.container, element.key), rules.name) != rules.name
+            for rules in changed
+            for element in rules.elements
+        )
 
 
 def _given(rules: ServiceRules | None) -> tuple[ServiceRules, ...]:
