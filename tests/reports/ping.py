@@ -8,7 +8,7 @@ from typing import Literal
 
 from netns.namespaces import Namespace
 
-_PATIENCE = 0.4
+_PATIENCE = 3.0  # seconds; every ping here is answered in some way
 _FATES: dict[int, Literal["rejected", "unreachable"]] = {
     errno.ECONNREFUSED: "rejected",
     errno.ENETUNREACH: "unreachable",

@@ -78,7 +78,7 @@ def test_a18_older_of_two_claims_wins_and_the_other_takes_over(
 
     with steady(world.client, to) as outcomes:
         agent.apply(a18old=[])
-    assert set(outcomes) <= {"pod-a1 as node", "pod-b1 as node"}
+    assert set(outcomes) <= {"pod-a1", "pod-b1"}, outcomes
     assert outcomes
     assert shared_by(world.client, to) == {"pod-b1 as node"}
 

@@ -253,8 +253,8 @@ def test_h21_only_the_declared_port_of_an_external_ip_is_captured(world: World, 
     host = owner[whose]
     servers = [host.serve(number) for number in (22, 6443)]
     origins: list[Host] = [world.client, world.pod("pod-a1"), world.pod("pod-b1"), world.node("node-a")]
-    before = [_others(origin, host) for origin in origins]
-    assert before[0] == [host.name, host.name, CLOSED, CLOSED]
+    untouched = [[host.name, host.name, CLOSED, CLOSED]] * len(origins)
+    assert [_others(origin, host) for origin in origins] == untouched
     number = 21 + 50 * list(owner).index(whose)
     shape = service(f"greedy-{number}", number, [port(80)], externalIPs=list(host.addresses))
     agent.apply(h21=with_endpoints(shape, [world.pod("pod-a2")]))
@@ -262,7 +262,7 @@ def test_h21_only_the_declared_port_of_an_external_ip_is_captured(world: World, 
     assert fate(world.node("node-a"), host.addresses, 80, protocols=["TCP"]) == "pod-a2 as node"
     if whose == "this node's":
         assert fate(world.client, host.addresses, 80, protocols=["TCP"]) == "pod-a2 as node"
-    assert [_others(origin, host) for origin in origins] == before
+    assert [_others(origin, host) for origin in origins] == untouched
     agent.apply(h21=[])
     for server in servers:
         server.close()

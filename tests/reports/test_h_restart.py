@@ -185,7 +185,8 @@ def _without_ours(namespace: Namespace) -> dict[str, str]:
     }
 
 
-def test_h13_twenty_restarts_lose_no_connection(world: World) -> None:
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_h13_ten_restarts_lose_no_connection(world: World, end: str) -> None:
     """kubernetes/kubernetes#75360, #75283: at each restart, connections failed for seconds.
 
     The rules stay while the agent is away and while it starts, whether it ended by SIGTERM or was killed.
@@ -193,15 +194,15 @@ def test_h13_twenty_restarts_lose_no_connection(world: World) -> None:
     with Agent(world.node("node-a")) as agent:
         agent.apply(h13=_web(world))
         with steady(world.client, cluster_ip(11)) as outcomes:
-            for number in range(20):
-                if number % 2:
+            for _ in range(10):
+                if end == "killed":
                     agent.kill()
                 else:
                     assert agent.stop() == 0
                 agent.start()
                 agent.settle(30)
-        assert set(outcomes) == {"pod-b1 as node"}, outcomes
-        assert outcomes.total() > 200
+        assert set(outcomes) == {"pod-b1"}, outcomes
+        assert outcomes.total() > 100
         agent.stop()
 
 
