@@ -5,6 +5,7 @@ and compares what comes of it with the table that a first start makes of the fin
 for the slot maps alone, ten thousand changes long. ``test_planner`` looks at plans and at who has which frontend,
 ``test_objects`` at objects that are almost right.
 
-``objects`` makes up events, ``course`` is what they happen to, ``profiles`` says how hard to try: a minute or so as a
-rule, much longer with ``HYPOTHESIS_PROFILE=long``. Each run tries something else; a failure prints how to repeat it.
+``objects`` and ``events`` make up what happens, ``course`` is what it happens to, ``profiles`` says how hard to try:
+a minute or so as a rule, much longer with ``HYPOTHESIS_PROFILE=long``. Each run tries something else; a failure prints
+how to repeat it.
 """

@@ -1,7 +1,7 @@
 """A course of events, and the proxy of one table that lives through it."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,14 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from netns.namespaces import Namespace
 from nodeproxy.kernel.errors import KernelError
 from nodeproxy.kube.addresses import Family
-from nodeproxy.kube.objects import KubeObject
-from nodeproxy.kube.source import Change, ObjectKey
 from nodeproxy.model.settings import EndpointChains, ProxySettings
 from nodeproxy.ruleset.mirror import slot_map_number
 from unit.ruleset.kernel_worker import HOOKS
 from unit.sync.support import Cluster, Table, view
 
-from . import objects
+from . import events
 from .kernels import Failure, Kernel, content, errors, leaks
 
 PRESENT = ("192.0.2.1", "2001:db8::1")
@@ -55,9 +53,8 @@ class Course(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._stack = ExitStack()
-        self._objects: dict[ObjectKey, KubeObject] = {}
+        self._scene = events.Scene()
         self._present: tuple[str, ...] = PRESENT
-        self._unsynced = True
         self._kernel = Kernel(real=self.real)
         self._table: Table | None = None
 
@@ -70,9 +67,7 @@ class Course(RuleBasedStateMachine):
         if self.real:
             self._enter_namespace(self._stack)
         self._stack.enter_context(self._kernel.used())
-        first = data.draw(objects.beginnings)
-        self._note(first)
-        self._table = self._made(Cluster(*first))
+        self._table = self._made(Cluster(*self._scene.changes(data.draw(events.beginnings))))
 
     def teardown(self) -> None:
         """The table is as it should be, however the course ended."""
@@ -84,24 +79,21 @@ class Course(RuleBasedStateMachine):
 
     # --- events --------------------------------------------------------------------------------------------------
 
-    @rule(changes=objects.batches, sync=st.booleans())
-    def change(self, changes: list[Change], sync: bool) -> None:
+    @rule(batch=events.batches, sync=st.booleans())
+    def change(self, batch: list[events.Event], sync: bool) -> None:
         """Objects change; a sync follows, or more changes do."""
-        self._note(changes)
-        taken = self.table.cluster.apply(*changes)
+        taken = self.table.cluster.apply(*self._scene.changes(batch))
         self.table.proxier.update(taken.services)
         if taken.surroundings:
             self.table.move()
-        self._unsynced = True
         if sync:
             self._sync()
 
-    @rule(present=objects.present)
+    @rule(present=events.present)
     def readdress(self, present: tuple[str, ...]) -> None:
         """The node's interfaces have other addresses."""
         self._present = present
         self.table.move(present=present)
-        self._unsynced = True
 
     @rule()
     def sync(self) -> None:
@@ -128,13 +120,24 @@ class Course(RuleBasedStateMachine):
         if chains in self.chains:
             self._settings = _settings(settings or self._settings, chains)
         self._table = self._made(self.table.cluster)
-        self._unsynced = True
 
     @rule(what=st.sampled_from(range(len(errors()))), countdown=st.one_of(st.integers(1, 3), st.integers(1, 12)))
     def trip(self, what: int, countdown: int) -> None:
         """One of the next transactions will fail."""
         error, applied = errors()[what]
         self._kernel.failures.append(Failure(error, countdown, applied))
+
+    @rule(which=st.integers(0, 30), named=st.booleans())
+    def spoil(self, which: int, named: bool) -> None:
+        """From now on the kernel refuses whatever is put into the table for some service port."""
+        owners = sorted({str(name) for name in self.table.planner.plans})
+        if owners:
+            self._kernel.spoilt[owners[which % len(owners)]] = named
+
+    @rule()
+    def mend(self) -> None:
+        """The kernel refuses no service port any more."""
+        self._kernel.spoilt.clear()
 
     @rule()
     def settle(self) -> None:
@@ -150,18 +153,29 @@ class Course(RuleBasedStateMachine):
         return self._table
 
     def _sync(self) -> None:
+        self._kernel.tripped = False
         try:
             self.table.proxier.sync()
         except KernelError:
-            assert self._table is not None
+            if not self._kernel.tripped:
+                raise  # a service port that is refused stops no sync
             return
         finally:
             self.table.nft.taken()
-        self._unsynced = False
         self._compare()
+        self._check_refused()
 
     def _compare(self) -> None:
         agree(self.table, self._kernel)
+
+    def _check_refused(self) -> None:
+        """Only who is refused is left out; all others are served as planned."""
+        proxier, state = self.table.proxier, self.table.proxier._state
+        left_out = {str(name) for name in proxier.refused()}
+        if not self._kernel.tripped:
+            assert left_out <= set(self._kernel.spoilt)
+        for name, rules in self.table.planner.plans.items():
+            assert state is None or str(name) in left_out or state.placed(name) == rules, name
 
     def _settle(self) -> None:
         """What is there does what the objects ask for, as if they had come at once; and nothing else is there."""
@@ -181,7 +195,7 @@ class Course(RuleBasedStateMachine):
             if self.real:
                 self._enter_namespace(stack)
             stack.enter_context(kernel.used())
-            fresh = self._made(Cluster(*self._at_once()))
+            fresh = self._made(Cluster(*self._scene.everything(self._chance)))
             fresh.proxier.sync()
             assert fresh.planner.plans == table.planner.plans
             assert fresh.planner.clashes() == table.planner.clashes()
@@ -197,21 +211,9 @@ class Course(RuleBasedStateMachine):
 
     # --- making --------------------------------------------------------------------------------------------------
 
-    def _note(self, changes: Iterable[Change]) -> None:
-        for change in changes:
-            if change.object is None:
-                self._objects.pop(change.key, None)
-            else:
-                self._objects[change.key] = change.object
-
-    def _at_once(self) -> list[Change]:
-        """All objects as they are, in any order."""
-        changes = [Change(key, found) for key, found in self._objects.items()]
-        self._chance.shuffle(changes)
-        return changes
-
     def _made(self, cluster: Cluster) -> Table:
         table = Table(cluster=cluster, family=self._family, settings=self._settings)
+        table.journal.refused = lambda *_: None  # type: ignore[method-assign]
         table.move(present=self._present)
         return table
 

@@ -7,33 +7,37 @@ chain or slot, whatever moment they come in.
 import functools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nodeproxy.kernel import readback
+from nodeproxy.kernel.audit import Difference, TableAudit
 from nodeproxy.kernel.errors import OutcomeUnknownError, TooLongError, TransactionError
 from nodeproxy.kernel.nft import Nft
 from nodeproxy.kube.addresses import Family
-from nodeproxy.ruleset.mirror import Found, slot_map_number
-from nodeproxy.ruleset.operations import Operation, Piece
+from nodeproxy.ruleset.diff import TableState
+from nodeproxy.ruleset.mirror import Found, Mirror, slot_map_number
+from nodeproxy.ruleset.operations import AddElement, AddRule, FillSlots, Operation, Piece
 from nodeproxy.ruleset.render import TEMPLATES, Base, RenderContext, Renderer
 from nodeproxy.sync import planner
-from unit.ruleset.pretend_kernel import PretendKernel
+from unit.ruleset.pretend_kernel import PretendKernel, RefusedError
 
 _DRAW = re.compile(r"numgen random mod (\d+) offset (\d+) v?map @(\S+)")
-_run, _transaction, _read_back = Nft.run, Renderer.transaction, readback.read_back
+_run, _check, _read_back = Nft.run, Nft.check, readback.read_back
+_transaction, _elsewhere = Renderer.transaction, Renderer.elsewhere
 
 
 class Script(str):
-    """The text of a transaction, with its operations."""
+    """The text of a transaction, with its operations, and whether it is for another table, to try something in."""
 
-    __slots__ = ("operations",)
+    __slots__ = ("elsewhere", "operations")
     operations: tuple[Operation, ...]
+    elsewhere: bool
 
 
 @functools.lru_cache(maxsize=64)
@@ -66,29 +70,59 @@ class Kernel:
         pretended: the pretended kernel.
         real: whether the kernel of the thread's network namespace takes part.
         failures: transactions that are to fail; those that have are taken out.
+        spoilt: service ports (as ``ns/name:port``) whatever is put into the table for which is refused, and whether the
+            error says whose fault it is.
+        tripped: whether a transaction has failed lately; then it is anybody's guess whose fault that was.
     """
 
     def __init__(self, *, real: bool) -> None:
         self.pretended = PretendKernel()
         self.real = real
         self.failures: list[Failure] = []
+        self.spoilt: dict[str, bool] = {}
+        self.tripped = False
         self._broken = False
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """Have proxies work on it that would work on the kernel; may be nested, then the innermost counts."""
 
+        others: dict[int, Renderer] = {}
+
         def run(nft: Nft, text: Script) -> None:
             self._take(nft, text)
 
-        def transaction(renderer: Renderer, operations: Any) -> Script:
-            script = Script(_transaction(renderer, operations) if self.real else "a transaction")
-            script.operations = tuple(operations)
+        def check(nft: Nft, text: Script) -> None:
+            self._refuse_spoilt(text)
+            if self.real:
+                _check(nft, text)
+                return
+            pretended = PretendKernel() if text.elsewhere else self.pretended.copy()
+            try:
+                _apply(pretended, text)
+            except RefusedError as error:
+                raise TransactionError(str(error)) from error
+
+        def transaction(renderer: Renderer, operations: Sequence[Operation], **options: Any) -> Script:
+            script = Script(_transaction(renderer, operations, **options) if self.real else "a transaction")
+            script.operations, script.elsewhere = tuple(operations), id(renderer) in others
             return script
+
+        def elsewhere(renderer: Renderer, *arguments: Any) -> Renderer:
+            other = _elsewhere(renderer, *arguments)
+            others[id(other)] = other
+            return other
+
+        def look(_: TableAudit, state: TableState, *__: Any) -> Difference | None:
+            return None if self.pretended.mirror() == without_empty_hooks(state.mirror) else Difference("the mirror")
 
         with renderers_kept(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(Nft, "run", run)
+            patch.setattr(Nft, "check", check)
             patch.setattr(Renderer, "transaction", transaction)
+            patch.setattr(Renderer, "elsewhere", elsewhere)
+            if not self.real:
+                patch.setattr(TableAudit, "look", look)
             for name, module in [*sys.modules.items()]:
                 if name.startswith("nodeproxy.") and hasattr(module, "read_back"):
                     patch.setattr(module, "read_back", self.read_back)
@@ -102,10 +136,12 @@ class Kernel:
 
     def _take(self, nft: Nft, text: Script) -> None:
         failure = self._due()
+        self.tripped |= failure is not None
         if failure is not None and not failure.applied:
             # What has no halves is broken up then, and may be served badly for a moment: said where that is done.
             self._broken |= isinstance(failure.error, TooLongError)
             raise failure.error
+        self._refuse_spoilt(text)
         if self.real:
             try:
                 _run(nft, text)
@@ -115,11 +151,17 @@ class Kernel:
             except TransactionError as error:
                 msg = f"the kernel refused {error.statement or text!r}: {error}"
                 raise AssertionError(msg) from error
-        self.pretended.apply(Piece(switch=[list(text.operations)]))
+        _apply(self.pretended, text)
         if not self._broken:
             self.pretended.fates()
         if failure is not None:
             raise failure.error
+
+    def _refuse_spoilt(self, text: Script) -> None:
+        for operation in text.operations:
+            if operation.owner in self.spoilt and isinstance(operation, AddRule | AddElement | FillSlots):
+                owner = operation.owner if self.spoilt[operation.owner] else ""
+                raise TransactionError("Operation not supported", owner=owner)
 
     def _due(self) -> Failure | None:
         for failure in self.failures:
@@ -130,9 +172,20 @@ class Kernel:
         return due
 
     def mended(self) -> None:
-        """Nothing fails any more, and nothing is broken up."""
+        """Nothing fails or is refused any more, and nothing is broken up."""
         self.failures.clear()
+        self.spoilt.clear()
         self._broken = False
+
+
+def _apply(kernel: PretendKernel, text: Script) -> None:
+    if text.operations:
+        kernel.apply(Piece(switch=[list(text.operations)]))
+
+
+def without_empty_hooks(mirror: Mirror) -> Mirror:
+    """What is remembered, in the form in which the pretended kernel says it."""
+    return replace(mirror, hooks={name: hook for name, hook in mirror.hooks.items() if hook})
 
 
 def errors() -> list[tuple[TransactionError, bool]]:

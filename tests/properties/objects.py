@@ -1,16 +1,15 @@
-"""Objects and events that hypothesis makes up: few names and addresses, so that they meet; some of them odd.
+"""Objects that hypothesis makes up: few names and addresses, so that they meet; some of them odd.
 
 Whatever a Service or a slice may say is said by some of them: every type, policy and protocol, both families,
 affinity, source ranges, hints and conditions, claims to what another one has, and fields that have to be left out.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
 
 from nodeproxy.kube.decode import API_VERSIONS, decode
-from nodeproxy.kube.source import Change, ObjectKey
+from nodeproxy.kube.source import Change
 from unit.sync.support import NODE
 
 Raw = dict[str, Any]
@@ -70,7 +69,8 @@ def rarely(odd: Strategy, usual: Strategy) -> Strategy:
     return st.integers(0, 15).flatmap(lambda roll: odd if roll == 15 else usual)
 
 
-def _put(into: Raw, name: str, value: Any) -> None:
+def put(into: Raw, name: str, value: Any) -> None:
+    """Say something, unless there is nothing to say."""
     if value is not None:
         into[name] = value
 
@@ -84,9 +84,9 @@ _some_ranges = st.one_of(st.just([]), st.lists(st.sampled_from(_ranges), min_siz
 def _service_ports(draw: st.DrawFn) -> Raw:
     name, protocol = draw(rarely(st.tuples(_port_names, _protocols), st.sampled_from(_ports)))
     port: Raw = {"port": draw(rarely(st.sampled_from([0, 65535, 65536, 70_000]), st.sampled_from([80, 80, 81])))}
-    _put(port, "name", name)
-    _put(port, "protocol", protocol)
-    _put(port, "nodePort", draw(rarely(st.sampled_from([-1, 65536]), st.sampled_from([None, 0, 30080, 30081]))))
+    put(port, "name", name)
+    put(port, "protocol", protocol)
+    put(port, "nodePort", draw(rarely(st.sampled_from([-1, 65536]), st.sampled_from([None, 0, 30080, 30081]))))
     return port
 
 
@@ -104,15 +104,15 @@ def services(draw: st.DrawFn) -> Raw:
         spec |= {"clusterIP": addresses[0], "clusterIPs": addresses, "ipFamilies": families}
     spec["ports"] = draw(st.lists(_service_ports(), min_size=1, max_size=3))
     spec["externalIPs"] = draw(_some_addresses)
-    _put(spec, "externalTrafficPolicy", draw(_policies))
-    _put(spec, "internalTrafficPolicy", draw(_policies))
+    put(spec, "externalTrafficPolicy", draw(_policies))
+    put(spec, "internalTrafficPolicy", draw(_policies))
     if draw(st.integers(0, 2)) == 0:
         spec["sessionAffinity"] = "ClientIP"
         seconds = draw(rarely(st.sampled_from([0, 86_401]), st.sampled_from([None, 1, 100, 86_400])))
         spec["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": seconds}}
     spec["loadBalancerSourceRanges"] = draw(_some_ranges)
     metadata: Raw = {"name": name, "namespace": namespace}
-    _put(metadata, "creationTimestamp", draw(st.sampled_from(_created)))
+    put(metadata, "creationTimestamp", draw(st.sampled_from(_created)))
     if draw(st.integers(0, 15)) == 15:
         metadata["labels"] = {"service.kubernetes.io/service-proxy-name": draw(st.sampled_from(["", "other"]))}
     if draw(st.integers(0, 15)) == 15:
@@ -133,14 +133,14 @@ def _entries(draw: st.DrawFn, family: str) -> Raw:
     state = draw(st.sampled_from(_STATES))
     if state in _CONDITIONS:
         entry["conditions"] = _CONDITIONS[state]
-    _put(entry, "nodeName", draw(st.sampled_from([NODE, NODE, "node-b", None])))
+    put(entry, "nodeName", draw(st.sampled_from([NODE, NODE, "node-b", None])))
     hints: Raw = {}
     zone, host = draw(st.sampled_from([None, None, None, "zone-a", "zone-b"])), None
     if zone:
         hints["forZones"], host = [{"name": zone}], draw(st.sampled_from([None, NODE, "node-b"]))
     if host:
         hints["forNodes"] = [{"name": host}]
-    _put(entry, "hints", hints or None)
+    put(entry, "hints", hints or None)
     return entry
 
 
@@ -152,9 +152,9 @@ def _slice_ports(draw: st.DrawFn) -> list[Raw]:
     found: list[Raw] = []
     for name, protocol in ports:
         port: Raw = {}
-        _put(port, "port", draw(rarely(st.sampled_from([None, 0, 65_536, 8082]), st.just(number))))
-        _put(port, "name", name)
-        _put(port, "protocol", protocol)
+        put(port, "port", draw(rarely(st.sampled_from([None, 0, 65_536, 8082]), st.just(number))))
+        put(port, "name", name)
+        put(port, "protocol", protocol)
         found.append(port)
     return found
 
@@ -191,7 +191,7 @@ def nodes(draw: st.DrawFn) -> Raw:
         )
     )
     metadata: Raw = {"name": draw(st.sampled_from([NODE, NODE, NODE, "node-b"]))}
-    _put(metadata, "labels", zone and {"topology.kubernetes.io/zone": zone})
+    put(metadata, "labels", zone and {"topology.kubernetes.io/zone": zone})
     pod_cidrs = draw(st.sampled_from([[], ["10.244.0.0/24", "fd00:244::/80"], ["10.245.0.0/24"], ["junk"]]))
     status = {"addresses": [{"type": "InternalIP", "address": address} for address in addresses]}
     return _raw("Node", metadata, spec={"podCIDRs": pod_cidrs}, status=status)
@@ -215,33 +215,3 @@ def read(raw: Raw) -> Change | None:
         assert any(problem.fatal for problem in decoded.problems)
         return None
     return Change(decoded.key, decoded.object)
-
-
-deletions: Strategy = st.sampled_from(
-    [
-        *(Change(ObjectKey("Service", *key), None) for key in SERVICES),
-        *(Change(ObjectKey("EndpointSlice", *key), None) for key in SLICES),
-        *(Change(ObjectKey("ServiceCIDR", "", name), None) for name in CIDRS),
-        Change(ObjectKey("Node", "", NODE), None),
-    ]
-)
-
-
-def _read(strategy: Callable[[], Strategy]) -> Strategy:
-    return strategy().map(read)
-
-
-_weights = [*[services] * 5, *[slices] * 6, nodes, service_cidrs]
-events: Strategy = st.one_of(*map(_read, _weights), deletions, deletions.map(lambda change: change))
-"""Changes as a source hands them over, and None for objects that it can't read."""
-
-batches: Strategy = st.lists(events, min_size=1, max_size=8).map(lambda found: [event for event in found if event])
-"""Changes that come together; may be none."""
-
-beginnings: Strategy = st.lists(events, min_size=12, max_size=24).map(lambda found: [event for event in found if event])
-"""What is there when the program starts."""
-
-present: Strategy = st.sampled_from(
-    [("192.0.2.1", "2001:db8::1"), ("192.0.2.1", "203.0.113.70"), ("203.0.113.70", "2001:db8:2::7", "198.18.0.9"), ()]
-)
-"""Addresses on the node's interfaces."""

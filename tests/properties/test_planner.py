@@ -24,7 +24,7 @@ from nodeproxy.ruleset.rules import (
 from nodeproxy.sync.planner import Planner
 from unit.sync.support import Cluster
 
-from . import objects
+from . import events
 from .course import PRESENT, SETTINGS
 from .kernels import renderers_kept
 from .profiles import effort
@@ -66,31 +66,23 @@ class Following:
                 self.told[name] = rules
 
 
-def last(changes: Iterable[Change]) -> list[Change]:
-    """The objects that are left of changes."""
-    return [change for change in {change.key: change for change in changes}.values() if change.object is not None]
-
-
 @pytest.mark.usefixtures("kept")
 @effort(60)
 @given(
     families,
     some_settings,
-    objects.beginnings,
-    st.lists(objects.batches, max_size=6),
+    events.beginnings,
+    st.lists(events.batches, max_size=6),
     st.randoms(use_true_random=False),
 )
 def test_any_course_and_any_order_lead_to_the_same_plans(family, settings, beginning, batches, chance) -> None:
-    following = Following(family, settings)
+    following, scene = Following(family, settings), events.Scene()
     for batch in (beginning, *batches):
-        following.follow(batch)
-    final = last([*beginning, *(change for batch in batches for change in batch)])
-    chance.shuffle(final)
+        following.follow(scene.changes(batch))
     at_once = Following(family, settings)
-    at_once.follow(final)
-    chance.shuffle(final)
+    at_once.follow(scene.everything(chance))
     one_by_one = Following(family, settings)
-    for change in final:
+    for change in scene.everything(chance):
         one_by_one.follow([change])
     for other in (at_once, one_by_one):
         assert following.planner.plans == other.planner.plans
@@ -104,11 +96,11 @@ def test_any_course_and_any_order_lead_to_the_same_plans(family, settings, begin
 
 @pytest.mark.usefixtures("kept")
 @effort(60)
-@given(families, objects.beginnings, st.lists(objects.batches, max_size=6))
+@given(families, events.beginnings, st.lists(events.batches, max_size=6))
 def test_frontend_is_the_oldest_claimants_and_nobody_else_leads_packets_from_it(family, beginning, batches) -> None:
-    following = Following(family, SETTINGS[0])
+    following, scene = Following(family, SETTINGS[0]), events.Scene()
     for batch in (beginning, *batches):
-        following.follow(batch)
+        following.follow(scene.changes(batch))
         asked = _claimants(following.cluster, family)
         assert set(following.planner.clashes()) == {
             Clash(frontend, names[0], tuple(names[1:])) for frontend, names in asked.items() if len(names) > 1
