@@ -8,7 +8,7 @@ from netns import addresses as plan
 from netns.matrix.axes import Detector, NodePorts, Policy, Protocol, Ranges, Settings, Source, State, Target
 from netns.matrix.cells import DEFAULT, Cell, Shape, every_cell
 from netns.matrix.expectation import Dropped, Expectation, Rejected, Seen, Served, Untouched, expect
-from netns.matrix.ground import destination, source_address
+from netns.matrix.ground import SHAPES, UNALLOCATED, destination, source_address
 from netns.matrix.judge import Verdict, asks, judge
 from netns.probe import Answer, Outcome, Refused, Unreachable
 from netns.probe import Dropped as NoAnswer
@@ -238,6 +238,7 @@ def test_judge_tells_a_drop_from_all_else(outcome: Outcome, verdict: Verdict) ->
 
 def test_services_share_no_frontend() -> None:
     """No two Services of the matrix are dialled at one address and port: each cell asks its own."""
+    assert len(SHAPES) < UNALLOCATED
     owners: dict[tuple[str, int], Shape] = {}
     for one in every_cell():
         if one.target is Target.UNALLOCATED:
