@@ -10,6 +10,7 @@ from reports.support import (
     CLOSED,
     TARGET,
     cluster_ip,
+    created,
     ends,
     external_ip,
     fate,
@@ -79,8 +80,12 @@ def test_a20_node_port_that_two_services_have_goes_to_one_and_stops_nothing(worl
     over. The same number over another protocol is no clash, and what comes after is programmed.
     """
     node = world.node("node-a")
-    old = with_endpoints(_aged(service("zz-old", 20, [port(80, node_port=30020)]), 1), [world.pod("pod-a1")])
-    young = with_endpoints(_aged(service("aa-young", 70, [port(80, node_port=30020)]), 2), [world.pod("pod-b1")])
+    old = with_endpoints(
+        created(service("zz-old", 20, [port(80, node_port=30020)]), "2026-01-01T00:00:00Z"), [world.pod("pod-a1")]
+    )
+    young = with_endpoints(
+        created(service("aa-young", 70, [port(80, node_port=30020)]), "2026-01-02T00:00:00Z"), [world.pod("pod-b1")]
+    )
     other = with_endpoints(service("other", 120, [port(80, "UDP", node_port=30020)]), [world.pod("pod-a2")])
     for first, second in ((old, young), (young, old)):
         agent.apply(a20a=[], a20b=[], a20c=[])
@@ -93,11 +98,6 @@ def test_a20_node_port_that_two_services_have_goes_to_one_and_stops_nothing(worl
         assert agent.wait_logged("frontend claimed twice", "NodePort 30020/TCP", "winner='test/zz-old:p80'", count=2)
     agent.apply(a20a=young, a20b=[])
     assert shared_by(world.client, node.addresses, 30020) == {"pod-b1 as node"}
-
-
-def _aged(shape: Manifest, day: int) -> Manifest:
-    """A Service that was created on that day."""
-    return shape | {"metadata": shape["metadata"] | {"creationTimestamp": f"2026-01-{day:02}T00:00:00Z"}}
 
 
 def test_a27_service_follows_its_type(world: World, agent: Agent) -> None:
