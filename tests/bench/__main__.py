@@ -20,6 +20,7 @@ from bench.plan import Task
 from bench.samples import Samples
 
 TESTS = Path(__file__).resolve().parent.parent
+_ENDINGS = {signal.SIGINT, signal.SIGTERM}
 SOURCES = TESTS.parent / "operator"  # of this checkout, whatever is installed
 
 
@@ -77,25 +78,31 @@ def measure(task: Task) -> dict[str, Any]:
     """
     words = [sys.executable, "-m", "bench.worker", task.measure, json.dumps(task.arguments)]
     environment = {**os.environ, "PYTHONPATH": f"{SOURCES}:{TESTS}", "PYTHONDONTWRITEBYTECODE": "1"}
-    # A process group of its own, so that all that it started can be ended with it.
-    process = subprocess.Popen(
-        words,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    # Whoever ends this process meanwhile waits until the new one can be ended with it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     try:
-        output, errors = process.communicate(timeout=task.timeout)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        if isinstance(error, subprocess.TimeoutExpired):
-            msg = f"not done within {task.timeout:g} s"
-            raise BenchError(msg) from None
-        raise
+        # A process group of its own, so that all that it started can be ended with it.
+        process = subprocess.Popen(
+            words,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
+            output, errors = process.communicate(timeout=task.timeout)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            if isinstance(error, subprocess.TimeoutExpired):
+                msg = f"not done within {task.timeout:g} s"
+                raise BenchError(msg) from None
+            raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
     if process.returncode != 0:
         raise BenchError(errors.strip().rpartition("\n")[2] or f"exit code {process.returncode}")
     found: dict[str, Any] = json.loads(output)

@@ -44,7 +44,7 @@ class Task:
     @property
     def timeout(self) -> float:
         """Seconds after which it is given up."""
-        return 120 + self.services / 25
+        return 300 + self.services / 15
 
 
 def tasks(sizes: Sequence[int], topics: Sequence[str], changes: int = CHANGES, edits: int = EDITS) -> Iterator[Task]:

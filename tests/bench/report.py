@@ -16,6 +16,7 @@ _LOAD: tuple[_Line, ...] = (
     ("compare", ("compare s",), 50, _SECONDS),
     ("render", ("render s",), 50, _SECONDS),
     ("apply", ("apply s",), 50, _SECONDS),
+    ("plan to render, CPU time", ("plan CPU s", "compare CPU s", "render CPU s"), 50, _SECONDS),
     ("apply, CPU time", ("apply CPU s",), 50, _SECONDS),
     ("bytes to kernel, all", ("total s",), 50, _SECONDS),
     ("transactions", ("transactions",), 50, _PLAIN),
@@ -64,9 +65,11 @@ _SECTIONS: tuple[tuple[str, str, tuple[_Line, ...]], ...] = (
         "Anonymous maps (kube-proxy's layout), one transaction",
         (
             ("apply", ("apply s",), 50, _SECONDS),
+            ("apply, CPU time", ("apply CPU s",), 50, _SECONDS),
             ("memory it adds", ("added KiB",), 50, _MEGABYTES),
             ("change: kernel, p50", ("change kernel s",), 50, _MILLISECONDS),
             ("change: kernel, p99", ("change kernel s",), 99, _MILLISECONDS),
+            ("kernel, CPU time, p50", ("change kernel CPU s",), 50, _MILLISECONDS),
         ),
     ),
     (
@@ -74,6 +77,7 @@ _SECTIONS: tuple[tuple[str, str, tuple[_Line, ...]], ...] = (
         "Anonymous maps in pieces of 500",
         (
             ("apply", ("apply s",), 50, _SECONDS),
+            ("apply, CPU time", ("apply CPU s",), 50, _SECONDS),
             ("memory it adds", ("added KiB",), 50, _MEGABYTES),
         ),
     ),

@@ -12,19 +12,20 @@ from typing import Any
 
 
 class Stages:
-    """Seconds spent in each stage, over all threads."""
+    """Seconds spent in each stage, over all threads: by the clock, and of a processor."""
 
     def __init__(self) -> None:
         self._local = threading.local()
-        self._all: list[Counter[str]] = []
+        self._all: list[tuple[Counter[str], Counter[str]]] = []
         self._undo: list[tuple[Any, str, Any]] = []
 
     def seconds(self) -> dict[str, float]:
-        """The stages' seconds so far."""
-        total: Counter[str] = Counter()
-        for counter in self._all:
-            total.update(counter)
-        return dict(total)
+        """The stages' seconds so far, by the clock."""
+        return dict(sum((clock for clock, _ in self._all), Counter[str]()))
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """The seconds of a processor that they took so far: less than the clock's where other programs are busy."""
+        return dict(sum((cpu for _, cpu in self._all), Counter[str]()))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -78,15 +79,16 @@ class Stages:
 
     def _switch(self, name: str | None) -> str | None:
         """Go on in another stage; returns the one before (None: in none)."""
-        now = time.perf_counter()
+        now, busy = time.perf_counter(), time.thread_time()
         local = self._local
         try:
-            counter, before = local.counter, local.name
+            counters, before = local.counters, local.name
         except AttributeError:
-            counter, before = Counter(), None
-            local.counter = counter
-            self._all.append(counter)
+            counters, before = (Counter(), Counter()), None
+            local.counters = counters
+            self._all.append(counters)
         if before is not None:
-            counter[before] += now - local.since
-        local.name, local.since = name, now
+            counters[0][before] += now - local.since
+            counters[1][before] += busy - local.busy
+        local.name, local.since, local.busy = name, now, busy
         return before

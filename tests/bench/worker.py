@@ -4,6 +4,7 @@ usage: python -m bench.worker MEASURE [ARGUMENTS-AS-JSON]
 """
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from netns import privileges
 
 def main(argv: list[str]) -> int:
     """Do one measurement."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # blocked when it was started
     privileges.ensure()
     privileges.unshare(privileges.CLONE_NEWNET)
     for words in ("link set lo up", "address add 192.0.2.1/32 dev lo"):  # the own node's address

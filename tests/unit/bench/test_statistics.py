@@ -133,6 +133,7 @@ def test_a_stage_has_the_time_that_no_stage_within_it_takes() -> None:
     assert seconds["out"] >= 0.01
     assert seconds["in"] >= 0.02
     assert sum(seconds.values()) <= whole
+    assert sum(stages.cpu_seconds().values()) < 0.03, "sleeping takes no processor"
     stages.restore()
     _Work().outer()
     assert stages.seconds() == seconds
