@@ -28,6 +28,7 @@ class _Trouble:
 
     Attributes:
         pending: what was heard of and not looked at yet, by program.
+        unresolved: what was looked at, but could not be corrected yet.
         not_before: when (monotonic seconds) the table may be looked at again.
         pause: seconds from the last correction to the next one; 0: there was none lately.
         hasty: whether something of it came before ``not_before``.
@@ -36,6 +37,7 @@ class _Trouble:
     """
 
     pending: dict[str, Disturbance] = field(default_factory=dict)
+    unresolved: list[Disturbance] = field(default_factory=list)
     not_before: float = 0.0
     pause: float = 0.0
     hasty: bool = False
@@ -103,15 +105,16 @@ class Drift:
             disturbances: what was heard of before; a table may be found changed without.
             result: what the sync did; None: it failed.
         """
-        now = self._clock.now()
+        now, trouble = self._clock.now(), self._troubles[family]
         corrected = result is not None and bool(result.drift)
-        if corrected and not disturbances:
+        causes = [*trouble.unresolved, *disturbances][-_PROGRAMS:]
+        trouble.unresolved = causes if result is None else []
+        if corrected and not causes:
             self._count(Disturbance(family, ""))
-        if result is not None and (disturbances or corrected):
-            self._journal.drift(result, disturbances)
+        if result is not None and (causes or corrected):
+            self._journal.drift(result, causes)
         if not disturbances:
             return
-        trouble = self._troubles[family]
         hasty, trouble.hasty = trouble.hasty, bool(trouble.pending)
         if corrected or result is None:
             again = hasty or result is None

@@ -208,6 +208,17 @@ def test_a_failed_correction_is_followed_by_a_pause(case: Case) -> None:
     assert case.wait() == 1.0
 
 
+def test_a_correction_that_succeeds_only_later_is_still_put_down_to_who_made_it_necessary(case: Case) -> None:
+    case.hear(program="firewalld")
+    case.drift.done(V4, case.drift.take()[V4], None)
+    result = SyncResult(V4, True, 1, (), 1, 0.1, drift="it was not looked into")
+    case.drift.done(V4, [], result)
+    assert [[cause.program for cause in causes] for _, causes in case.journal.heals] == [["firewalld"]]
+    assert dict(case.drift.counts) == {(V4, "firewalld"): 1}
+    case.drift.done(V4, [], SyncResult(V4, True, 1, (), 0, 0.1))
+    assert len(case.journal.heals) == 1
+
+
 def test_changes_are_counted_by_family_and_program(case: Case) -> None:
     case.hear(V4, "nft", 3)
     case.hear(V4, "nft")
