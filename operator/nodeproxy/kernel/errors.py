@@ -25,11 +25,13 @@ class Refusal(NamedTuple):
         owner: the service port whose it is, as ``ns/name:port``; empty if it is nobody's, or nft does not say.
         reason: what nft or the kernel said, on one line.
         statement: the statement; empty if that is not known.
+        before: whose the statement before it is, where that may be the one that is not complete.
     """
 
     owner: str
     reason: str
     statement: str = ""
+    before: str = ""
 
 
 class KernelError(Exception):

@@ -214,7 +214,7 @@ def _kind(error: str) -> type[TransactionError]:
 
 
 def _refusals(text: str, error: str) -> list[Refusal]:
-    """The statements of a transaction that nft points at, in its order, and those that it may mean."""
+    """The statements of a transaction that nft points at, in its order."""
     lines = text.splitlines()
     found: list[Refusal] = []
     invalid = False
@@ -226,9 +226,10 @@ def _refusals(text: str, error: str) -> list[Refusal]:
             if invalid:
                 continue
             invalid = True
-        found.append(_refusal(_single_element(lines, number) or lines[number - 1], reason))
+        refusal = _refusal(_single_element(lines, number) or lines[number - 1], reason)
         if reason.startswith(SYNTAX_ERROR) and number > 1:
-            found.append(_refusal(lines[number - 2], reason))  # it may not be complete
+            refusal = refusal._replace(before=_refusal(lines[number - 2], reason).owner)
+        found.append(refusal)
     return found
 
 

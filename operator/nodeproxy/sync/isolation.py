@@ -25,7 +25,6 @@ from nodeproxy.ruleset.rules import NODE_PORT_IPS
 
 _ROUNDS = 3  # how often a piece is tried again without those that nft named, before it is cut
 _FEW = 32  # service ports among which the kernel is asked for the one that makes the table invalid
-_DOUBTS = 100  # service ports that are looked at alone, since a syntax error may be due to the line before
 
 
 class Applier:
@@ -64,8 +63,6 @@ class Applier:
         self._tolerant = tolerant
         self._touch = touch
         self._trial = trial
-        self._doubts = _DOUBTS
-        self._misled = False
 
     def refuse(self, name: ServicePortName, error: Exception) -> None:
         """Leave a service port out, for a reason that shows before nft gets to see it."""
@@ -199,23 +196,18 @@ class Applier:
             refusals += self.ask(piece)
         first: dict[str, Refusal] = {}
         for refusal in refusals:
-            if refusal.owner in owners:
-                first.setdefault(refusal.owner, refusal)
-        return [refusal for refusal in first.values() if not self._is_innocent(piece, refusal)]
+            if refusal.owner not in first and (meant := self._meant(piece, refusal)).owner in owners:
+                first.setdefault(meant.owner, meant)
+        return [*first.values()]
 
-    def _is_innocent(self, piece: Piece, refusal: Refusal) -> bool:
-        """Whether a service port's statement is refused only because the one before it is not complete.
-
-        After a number of looks, the next ones are taken for guilty if all were, else for innocent.
-        """
+    def _meant(self, piece: Piece, refusal: Refusal) -> Refusal:
+        """Which is refused: the statement that nft could not read, or the one before it; nobody's if neither is."""
         if not refusal.reason.startswith(SYNTAX_ERROR):
-            return False
-        if not self._doubts:
-            return self._misled
-        self._doubts -= 1
-        innocent = self._fault(piece, (refusal.owner,)) is None
-        self._misled = self._misled or innocent
-        return innocent
+            return refusal
+        for owner in filter(None, (refusal.owner, refusal.before)):
+            if (fault := self._fault(piece, (owner,))) is not None:
+                return fault._replace(owner=owner)
+        return refusal._replace(owner="")
 
     def _fault(self, piece: Piece, owners: Collection[str]) -> Refusal | None:
         """What would be refused of a piece if it held these service ports only; None: nothing."""

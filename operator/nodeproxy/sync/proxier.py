@@ -301,7 +301,7 @@ class Proxier:
         return took_over
 
     def _reload(self) -> None:
-        """Take the templates as they are now, unless one of them is broken: it may be what had service ports refused."""
+        """Take the templates as they are now, unless one is broken: they may be why service ports are left out."""
         try:
             self._planner.reload()
         except TemplateError as error:

@@ -2,7 +2,8 @@
 
 That is cheap, however big the real table is: what was refused before can be tried whenever it changes, and where the
 kernel only says that the table as a whole would not be valid, a small table tells whose fault it is. What does not fit
-with the rest of the real table does not show here.
+with the rest of the real table does not show here; nor does all that makes a table invalid: a kernel that is only asked
+(seen on Linux 6.18) does not always look that far.
 """
 
 from collections.abc import Sequence
