@@ -17,22 +17,23 @@ from netns.namespaces import Namespace
 _NETLINK_NETFILTER, _SOL_NETLINK, _ADD_MEMBERSHIP, _NFNLGRP_NFTABLES = 12, 270, 1, 7
 _SO_RCVBUFFORCE = 33
 _BUFFER = 256 << 20
-_KINDS = {0: "add table", 2: "delete table", 3: "add chain", 5: "delete chain", 6: "add rule", 8: "delete rule"}
+_KINDS = {0: "table", 3: "chain", 6: "rule", 9: "set", 12: "element"}  # and two above, the same deleted
 _GENERATION = 15  # NFT_MSG_NEWGEN, the last of a transaction; numbers of linux/netfilter/nf_tables.h
 _SUBSYSTEM = 10  # NFNL_SUBSYS_NFTABLES
 _FAMILIES = {2: "ip", 10: "ip6"}
 _TABLE = 1  # NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE
-_NAME = {"chain": 3, "rule": 2}  # NFTA_CHAIN_NAME, NFTA_RULE_CHAIN
+_NAME = {"chain": 3, "rule": 2, "set": 2, "element": 2}
+# NFTA_CHAIN_NAME, NFTA_RULE_CHAIN, NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET
 
 
 class Event(NamedTuple):
-    """A change of a table, chain or rule.
+    """A change of a table, chain, rule, set (or map) or element.
 
     Attributes:
         what: ``add table``, ``delete chain`` and so on.
         family: ``ip`` or ``ip6``.
         table: the table's name.
-        name: the chain's name; a rule has its chain's; empty for a table.
+        name: the chain's or set's name; a rule has its chain's, an element its set's; empty for a table.
     """
 
     what: str
@@ -82,9 +83,12 @@ class Events:
                 continue
             if number & 0xFF == _GENERATION:
                 found.append([])
-            elif (what := _KINDS.get(number & 0xFF)) and payload[0] in _FAMILIES:
+                continue
+            added, deleted = _KINDS.get(number & 0xFF), _KINDS.get((number & 0xFF) - 2)
+            if (kind := added or deleted) and payload[0] in _FAMILIES:
                 attributes = _strings(payload[4:])
-                name = attributes.get(_NAME.get(what.split()[1], 0), "")
+                what = f"{'add' if added else 'delete'} {kind}"
+                name = attributes.get(_NAME.get(kind, 0), "")
                 found[-1].append(Event(what, _FAMILIES[payload[0]], attributes.get(_TABLE, ""), name))
         return [events for events in found if events]
 

@@ -100,6 +100,10 @@ def _expect_one_transaction(written: list[list[Event]], chains: Iterable[str]) -
         assert {event.name for event in first if event.what == "add rule"} >= set(chains)
         assert [event for events in later for event in events if event.name in set(chains)] == []
         assert [event for events in later for event in events if event.what.endswith("table")] == []
+        # Nothing came later but, at most, the marker that the agent's settling waits for.
+        elements = [event.name for events in later for event in events if event.what.endswith("element")]
+        assert sorted(elements) in ([], ["cluster-ips", "no-endpoint-services"])
+        assert {event.name for event in first if event.what == "add element"} >= {"cluster-ips", "service-ips"}
 
 
 @pytest.mark.parametrize("version", ["1.31", "1.37"])
@@ -121,7 +125,10 @@ def test_nobody_notices(world: World, version: Version) -> None:
             time.sleep(2.5)  # what went out of use, if anything had, would be removed by now
             ours = set(agent.chains(4))
         clients.traffic.wait_round()
-    clients.expect_nothing_happened()
+    # Linux (6.18) runs the rules of a chain that is deleted until the chain is unhooked, some microseconds after the
+    # transaction holds, but its maps are empty by then. 1.31's checks come before ours: no entry that says drop, so
+    # what goes to a ClusterIP is rejected. Those of 1.37 are where ours are, and there the new chain comes first.
+    clients.expect_nothing_happened(rejects_for_drops=version == "1.31")
     served = ("shared", "single", "sticky", "balanced", "outside", "closed")
     _expect_one_transaction(events.transactions(), [f"service-{hashed(f'test/{name}/tcp/p80')}" for name in served])
     if version == "1.31":
