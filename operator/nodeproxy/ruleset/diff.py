@@ -8,6 +8,7 @@ What goes out of use is emptied at once, but deleted a little later: a packet on
 about to look a slot up, and kernels before 6.2 hold a chain busy for a moment after the element that named it is gone.
 """
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from nodeproxy.ruleset.operations import (
     ReplaceTable,
     add_clients,
     cut,
+    cut_groups,
     fill_slots,
     free_slots,
     weight,
@@ -82,7 +84,8 @@ class _Pending:
         correcting: whether the table has just been read back.
         base: operations on what no service port owns; all else may refer to it.
         prepare: operations that nothing refers to yet.
-        switch: a group of operations per service port, that puts its new rules into force.
+        switch: a group of operations per service port, that puts its new rules into force; or only the rules of a
+            service port all of whose elements are to be put, so that a first load does not hold all operations at once.
         retire: operations that empty what service ports no longer need; after all of ``switch``, since until
             then an element that moves to another service port still leads to the old owner's chain.
         taken: elements that some service port of this change wants for itself.
@@ -93,14 +96,10 @@ class _Pending:
     correcting: bool = False
     base: list[Operation] = field(default_factory=list)
     prepare: list[Operation] = field(default_factory=list)
-    switch: list[list[Operation]] = field(default_factory=list)
+    switch: list[list[Operation] | ServiceRules] = field(default_factory=list)
     retire: list[list[Operation]] = field(default_factory=list)
     taken: set[_Key] = field(default_factory=set)
     released: set[_Key] = field(default_factory=set)
-
-    def groups(self) -> list[list[Operation]]:
-        """The groups of all that is put into force, and of what goes out of use, in order."""
-        return [self.base, *self.switch, *self.retire] if self.base else [*self.switch, *self.retire]
 
 
 class TableState:
@@ -204,7 +203,7 @@ class TableState:
         pending = _Pending(now)
         self._change_base(base, pending.base)
         whole = Piece([ReplaceTable()])
-        for piece in self._change_services(wanted, pending, None):
+        for piece in self._change_services(wanted, pending, sys.maxsize):
             whole.prepare += piece.prepare
             whole.switch += piece.switch
         for name, rules in wanted.items():
@@ -294,7 +293,7 @@ class TableState:
         self,
         updates: Mapping[ServicePortName, ServiceRules | None],
         pending: _Pending,
-        limit: int | None,
+        limit: int,
     ) -> Iterator[Piece]:
         # A frontend may move from one service port to another in the same change: then the new owner's operation
         # replaces the element, and the old owner's must not remove it.
@@ -316,7 +315,7 @@ class TableState:
                 pending.switch.append(group)
             filled += weight(pending.prepare[counted:])
             counted = len(pending.prepare)
-            if limit is not None and filled >= limit:
+            if filled >= limit:
                 if pending.base:
                     yield Piece(switch=[pending.base])
                     pending.base = []
@@ -324,15 +323,30 @@ class TableState:
                 pending.prepare = []
                 big, filled, counted = True, 0, 0
         pending.switch += [[operation] for operation in self._unshare(pending.released)]
-        if limit is None:
-            yield Piece(pending.prepare, pending.groups())
-        elif not big and weight(pending.prepare) + sum(map(weight, pending.groups())) <= limit:
-            yield from cut(pending.prepare, pending.groups(), limit)
-        else:
-            if pending.base:
-                yield Piece(switch=[pending.base])
+        base = [pending.base] if pending.base else []
+        if big:
             yield from cut(pending.prepare, [], limit)
-            yield from cut([], [*pending.switch, *pending.retire], limit)
+            yield from cut_groups(self._groups(pending), limit)
+            return
+        groups = [*base, *self._groups(pending)]
+        if weight(pending.prepare) + sum(map(weight, groups)) <= limit:
+            yield from cut(pending.prepare, groups, limit)
+        else:
+            yield from cut([], base, limit)
+            yield from cut(pending.prepare, [], limit)
+            yield from cut([], groups[len(base) :], limit)
+
+    def _groups(self, pending: _Pending) -> Iterator[list[Operation]]:
+        """The groups of all that service ports put into force, and of what goes out of use, in order."""
+        for entry in pending.switch:
+            if isinstance(entry, ServiceRules):
+                group: list[Operation] = []
+                self._put_all(entry, frozenset(), group, correcting=pending.correcting)
+                if group:
+                    yield group
+            else:
+                yield entry
+        yield from pending.retire
 
     def _taken(self, updates: Mapping[ServicePortName, ServiceRules | None]) -> set[_Key]:
         """Elements that some service port wants for itself, and that another might give up in the same change."""
@@ -376,17 +390,26 @@ class TableState:
                 switch += [AddRule(owner, chain.name, rule) for rule in text]
             mirror.chains[chain.name] = digest
             self._retired_chains.pop(chain.name, None)
-        own = {(e.container, e.key) for e in old.rules.elements} if old is not None else set()
+        for element in rules.shared:
+            self._shared[element.container][element.key] += 1
+        self._placed[name] = _Placed(rules, tuple(uses.items()))
+        if old is None and not switch:
+            pending.switch.append(rules)
+            return
+        own = frozenset((e.container, e.key) for e in old.rules.elements) if old is not None else frozenset()
+        self._put_all(rules, own, switch, correcting=correcting)
+        if old is not None:
+            self._withdraw(old, rules, uses, pending, switch)
+
+    def _put_all(self, rules: ServiceRules, own: frozenset[_Key], switch: list[Operation], *, correcting: bool) -> None:
+        """Put all elements of a service port; ``own``: those that are its already."""
+        owner = str(rules.name)
         for element in rules.elements:
             # One that was another's names that one in its comment; a table just read back is taken as it is.
             inherited = not correcting and bool(element.comment) and (element.container, element.key) not in own
             self._put(element, owner, switch, anew=inherited)
         for element in rules.shared:
-            self._shared[element.container][element.key] += 1
             self._put(element, owner, switch)
-        self._placed[name] = _Placed(rules, tuple(uses.items()))
-        if old is not None:
-            self._withdraw(old, rules, uses, pending, switch)
 
     def _withdraw(
         self,

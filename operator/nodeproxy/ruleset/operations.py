@@ -296,8 +296,13 @@ def cut(prepare: Sequence[Operation], switch: Sequence[list[Operation]], limit: 
             piece, filled = Piece(), 0
     if piece.prepare:
         yield piece
-        piece, filled = Piece(), 0
-    for group in switch:
+    yield from cut_groups(switch, limit)
+
+
+def cut_groups(groups: Iterable[list[Operation]], limit: int) -> Iterator[Piece]:
+    """Cut groups that put things into force into pieces of about ``limit``, taking one after the other."""
+    piece, filled = Piece(), 0
+    for group in groups:
         piece.switch.append(group)
         filled += weight(group)
         if filled >= limit:
