@@ -122,7 +122,7 @@ def test_nobody_notices(world: World, version: Version) -> None:
         clients.traffic.wait_round()
         with agent:
             clients.traffic.wait_round()
-            time.sleep(2.5)  # what went out of use, if anything had, would be removed by now
+            time.sleep(2.2)  # what went out of use, if anything had, would be removed by now
             ours = set(agent.chains(4))
         clients.traffic.wait_round()
     # Linux (6.18) runs the rules of a chain that is deleted until the chain is unhooked, some microseconds after the
