@@ -30,6 +30,7 @@ _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _MESSAGE_OFFSET = _HEADER.size + 4  # behind the netlink header stands nfgenmsg, of four bytes
 
+_SOL_NETLINK, _CAP_ACK = 270, 10  # linux/socket.h, linux/netlink.h
 _FIRST_PORT, _LAST_PORT = 1 << 30, 1 << 31  # above all process ids, below what the kernel takes instead
 _PORT_ATTEMPTS = 5
 
@@ -167,8 +168,11 @@ def netfilter_sockets() -> dict[int, str]:
     return found
 
 
-def own_port(descriptor: int) -> int:
-    """The port of a netlink socket that a library opened; it gets one if it has none yet.
+def adopt_socket(descriptor: int) -> int:
+    """Prepare a netlink socket that a library opened; returns its port, and gives it one if it has none yet.
+
+    Of errors the kernel shall not send the message back that caused them (NETLINK_CAP_ACK): a message of elements has
+    64 KiB, and a few that are refused would overflow the receive buffer, so that nobody learns what was refused.
 
     Ports that the kernel chooses are process ids, of whichever process id namespace, or negative; ours is neither, so
     that nobody else ever gets it once this socket is closed.
@@ -178,6 +182,7 @@ def own_port(descriptor: int) -> int:
     """
     sock = socket.socket(fileno=os.dup(descriptor))
     with sock:
+        sock.setsockopt(_SOL_NETLINK, _CAP_ACK, 1)
         port = int(sock.getsockname()[0])
         for _ in range(_PORT_ATTEMPTS):
             if port:

@@ -23,7 +23,7 @@ from nodeproxy.kernel.errors import (
     TransactionError,
     UnsupportedError,
 )
-from nodeproxy.kernel.netlink import netfilter_sockets, own_port
+from nodeproxy.kernel.netlink import adopt_socket, netfilter_sockets
 
 _ERROR_AT = re.compile(r"^\S*?:(\d+):\d+(?:-\d+)?: Error: (.*)$", re.MULTILINE)
 _OWNER = re.compile(r" # (\S+)\s*$")
@@ -115,7 +115,7 @@ class Nft:
     def _tell_port(self) -> None:
         if self._context is not None and self._socket >= 0:
             with contextlib.suppress(OSError):  # libnftables may close a socket and open another
-                self._heard(own_port(self._socket))
+                self._heard(adopt_socket(self._socket))
 
     def _ours(self) -> Any:
         current = threading.get_ident()

@@ -96,6 +96,52 @@ def test_refused_statement_and_its_owner_are_named(nft: Nft, namespace: Namespac
         namespace.run("nft", "list", "chain", "ip", "t", "d")
 
 
+def test_all_refused_statements_are_named_at_once(nft: Nft) -> None:
+    with pytest.raises(TransactionError) as caught:
+        nft.run(
+            CREATED
+            + "add rule ip t d goto nope # ns/a\nadd rule ip t d accept # ns/b\nadd rule ip t d goto no # ns/c\n"
+        )
+    error = caught.value
+    assert [refusal.owner for refusal in error.refusals] == ["ns/a", "ns/c"]
+    assert (error.owner, error.statement) == ("ns/a", "add rule ip t d goto nope")
+    assert error.refusals[1].statement == "add rule ip t d goto no"
+
+
+def test_statement_that_could_not_be_read_may_be_the_one_before(nft: Nft) -> None:
+    """nft points at the line in which it notices; whose the line before it is is said as well."""
+    with pytest.raises(TransactionError) as caught:
+        nft.run(CREATED + "add rule ip t d meta mark { 1, 2 # ns/a\nadd rule ip t d accept # ns/b\n")
+    (refusal,) = caught.value.refusals
+    assert (refusal.owner, refusal.before) == ("ns/b", "ns/a")
+
+
+def test_refusal_of_the_only_element_of_a_statement_is_its_owners(nft: Nft) -> None:
+    """The kernel names the statement, if not the element: here a chain that may not be reached from there."""
+    text = "add chain ip t base { type nat hook output priority 0 ; }\nadd chain ip t masq\n"
+    nft.run(text + "add rule ip t masq masquerade\nadd rule ip t base tcp dport vmap @m\n")
+    with pytest.raises(TransactionError, match="not supported") as caught:
+        nft.run("add element ip t m {\n81 : goto c, # ns/other\n}\nadd element ip t m {\n82 : goto masq, # ns/web\n}\n")
+    assert (caught.value.owner, caught.value.statement) == ("ns/web", "82 : goto masq,")
+
+
+def test_what_is_no_longer_busy_when_it_is_looked_at_is_applied(
+    nft: Nft, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, once = [5], Nft._run_once
+
+    def busy(self: Nft, text: str) -> None:
+        left[0] -= 1
+        if left[0] > 0:
+            raise BusyError("Device or resource busy")
+        once(self, text)
+
+    monkeypatch.setattr(Nft, "_run_once", busy)
+    nft.run(CREATED)
+    assert left == [0]
+    namespace.run("nft", "list", "chain", "ip", "t", "d")
+
+
 def test_statement_without_an_owner_is_named_all_the_same(nft: Nft) -> None:
     with pytest.raises(TransactionError) as caught:
         nft.run("delete chain ip t nope\n")
@@ -256,3 +302,16 @@ def test_missing_capability_is_an_error_of_its_own_that_names_it(request: pytest
     lines = done.stdout.splitlines()
     assert len(lines) == 4
     assert all("CAP_NET_ADMIN" in line for line in lines)
+
+
+def test_error_about_messages_of_many_elements_says_what_is_wrong(nft: Nft) -> None:
+    """The kernel must not send them back with the error: 64 KiB each, they overflow the receive buffer."""
+    nft.run("add chain ip t base { type filter hook input priority 0 ; }\nadd chain ip t hub\nadd chain ip t d\n")
+    nft.run("add rule ip t hub tcp dport vmap @m\nadd rule ip t base goto hub\n")
+    nft.run("add rule ip t d goto hub\n")  # a loop, once an element of the map leads there
+    long_name = "c" * 200
+    nft.run(f"add chain ip t {long_name}\n")
+    elements = [f"{port} : goto {long_name}," for port in range(1000, 6000)]
+    with pytest.raises(TransactionError, match="Too many links") as caught:
+        nft.run("\n".join(["add element ip t m {", "999 : goto d,", *elements, "}", ""]))
+    assert not isinstance(caught.value, OutcomeUnknownError | TooLongError)

@@ -187,7 +187,7 @@ def test_own_changes_are_told_apart_when_their_port_becomes_known_only_afterward
     watched.watch.stop()
 
 
-def test_own_ports_are_ports_that_no_process_gets_by_itself(namespace: Namespace) -> None:
+def test_adopt_sockets_are_ports_that_no_process_gets_by_itself(namespace: Namespace) -> None:
     ports: list[int] = []
     context = Nft()
     context.follow_port(ports.append)
