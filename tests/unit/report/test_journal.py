@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from nodeproxy.kernel.errors import TransactionError
+from nodeproxy.kernel.errors import Refusal, TransactionError
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.source import Problem
 from nodeproxy.model.frontends import Clash, Frontend
@@ -355,3 +355,49 @@ def test_nothing_goes_to_standard_output(journal: Journal, capfd: pytest.Capture
     journal.event("started")
     journal.failed(V4, ValueError("x"), 1.0)
     assert capfd.readouterr().out == ""
+
+
+def test_refused_service_port_is_one_line_when_it_is_refused_and_one_when_it_no_longer_is(
+    log: Log, journal: Journal
+) -> None:
+    """Not one at each sync; another reason is news."""
+    web, api = named("web", "http"), named("api")
+    first = {web: Refusal("ns/web:http", "File exists", "add rule x"), api: Refusal("ns/api", "No such file")}
+    journal.refused(V4, first)
+    lines = log.events()
+    assert [(line["event"], line["level"], line["service"]) for line in lines] == [
+        ("service port refused", "error", "ns/web:http"),
+        ("service port refused", "error", "ns/api"),
+    ]
+    assert (lines[0]["family"], lines[0]["reason"], lines[0]["statement"]) == ("IPv4", "File exists", "add rule x")
+    journal.refused(V4, first)
+    assert log.events() == []
+    assert dict(journal.refusals(V4)) == first
+    assert dict(journal.refusals(V6)) == {}
+    journal.refused(V4, {api: Refusal("ns/api", "Invalid argument")})
+    lines = log.events()
+    assert [(line["event"], line["service"], line["level"]) for line in lines] == [
+        ("service port refused", "ns/api", "error"),
+        ("service port no longer refused", "ns/web:http", "info"),
+    ]
+    journal.refused(V6, {})
+    assert log.events() == []
+    assert [*journal.refusals(V4)] == [api]
+
+
+def test_thousands_of_refused_service_ports_are_a_few_lines_and_a_count(log: Log, journal: Journal) -> None:
+    journal.refused(V4, {named(f"s{number}"): Refusal(f"ns/s{number}", "No") for number in range(5000)})
+    lines = log.events()
+    assert len(lines) == 21
+    assert (lines[-1]["event"], lines[-1]["more"]) == ("service port refused", 4980)
+    assert len(journal.refusals(V4)) == 5000
+    journal.refused(V4, {})
+    lines = log.events()
+    assert len(lines) == 21
+    assert (lines[-1]["event"], lines[-1]["more"]) == ("service port no longer refused", 4980)
+
+
+def test_sync_that_leaves_service_ports_out_counts_them(log: Log, journal: Journal) -> None:
+    journal.synced(result(refused=7))
+    (event,) = log.events()
+    assert event["refused"] == 7

@@ -79,9 +79,11 @@ class Faults:
         self.fault: Callable[[str], tuple[int, str] | None] = lambda _: None
         self.located = True
         make = seam._new_context
-        monkeypatch.setattr(
-            seam, "_new_context", lambda: Faulty(make(), lambda text: self.fault(text), located=self.located)
-        )
+        monkeypatch.setattr(seam, "_new_context", lambda: Faulty(make(), self.find, located=self.located))
+
+    def find(self, text: str) -> tuple[int, str] | None:
+        """What is refused of a text now."""
+        return self.fault(text)
 
     def always(self, word: str, message: str, *, located: bool) -> None:
         """Refuse whatever holds a word, in the line that holds it."""
