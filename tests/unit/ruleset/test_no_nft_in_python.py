@@ -11,11 +11,11 @@ import nodeproxy
 
 PACKAGE = Path(nodeproxy.__file__).parent
 NFT = re.compile(
-    r"\b(add|create|insert|replace|delete|destroy|flush|list|reset)\s+(table|chain|rule|set|map|element|ruleset)s?\b"
+    r"\b(add|create|insert|replace|delete|destroy|flush|list|reset)\s+(table|flowtable|chain|rule|set|map|element|ruleset)s?\b"
     r"|\b([ds]addr|[ds]port|[ds]nat|vmap|masquerade fully|typeof|numgen (random|inc)|meta l4proto|ct state|fib daddr)\b"
 )
 # libnftables states its version in no other way than in an answer to a command.
-ALLOWED = {("kernel/nft.py", "list tables ip")}
+ALLOWED = {("kernel/nft.py", "list flowtables ip")}
 
 
 def constants(source: str) -> Iterator[str]:
