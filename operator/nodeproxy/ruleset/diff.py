@@ -34,13 +34,16 @@ from nodeproxy.ruleset.operations import (
     cut_groups,
     fill_slots,
     free_slots,
+    refill_slots,
     weight,
 )
 from nodeproxy.ruleset.render import Base, Renderer, RenderError, digest_of
 from nodeproxy.ruleset.rules import NODE_PORT_IPS, BalancingChain, Element, ElementKey, ServiceRules, Target
-from nodeproxy.ruleset.slot_ledger import LONG_AGO, Freed, SlotLedger
+from nodeproxy.ruleset.slot_ledger import LONG_AGO, Drawn, Freed, SlotLedger
 
 PIECE_WEIGHT = 4000  # operations a transaction holds at most: about 200 Services of 10 endpoints
+
+_REFILLED = 100  # slots whose content is replaced where they are; a change of more must be able to be cut
 
 SLOT_GRACE = 1.0  # seconds from when nothing draws from a slot any more until it is emptied
 CHAIN_GRACE = 2.0  # the same for a chain: longer, since slots may name it until they are emptied
@@ -53,26 +56,20 @@ _Key = tuple[str, ElementKey]
 
 @dataclass(slots=True)
 class _Placed:
-    """A service port as it is in the table: its rules, and the slots that its chains draw from.
-
-    Attributes:
-        rules: its rules.
-        uses: chains and their slots; pairs, since nearly all have one, and 10,000 dicts take a lot of memory.
-    """
+    """A service port as it is in the table: its rules, and the slots that its chains draw from."""
 
     rules: ServiceRules
-    uses: tuple[tuple[str, SlotUse], ...]
+    drawn: tuple[Drawn, ...]
 
-    def use_of(self, chain_name: str) -> SlotUse | None:
+    def drawn_by(self, chain_name: str) -> Drawn | None:
         """The slots that a chain draws from."""
-        return next((use for name, use in self.uses if name == chain_name), None)
+        return next((drawn for drawn in self.drawn if drawn.chain == chain_name), None)
 
-    def use_for(self, chain: BalancingChain) -> SlotUse | None:
-        """The slots that the chain of this name draws from, if they hold what ``chain`` wants."""
-        use = self.use_of(chain.name)
-        if use is None or use.prefix != chain.slot_maps:
-            return None
-        return use if any(c.name == chain.name and c.chooses_like(chain) for c in self.rules.balancing()) else None
+    def choices(self) -> Iterator[tuple[Drawn, BalancingChain]]:
+        """Slots, and the chain that draws from them."""
+        for chain in self.rules.balancing():
+            if (drawn := self.drawn_by(chain.name)) is not None:
+                yield drawn, chain
 
 
 @dataclass(slots=True)
@@ -122,7 +119,7 @@ class TableState:
         self._unrenderable = unrenderable
         self.mirror = found.mirror if found else Mirror()
         self._found = found
-        self._adopted: Mapping[str, SlotUse] = {}
+        self._adopted: Mapping[str, Drawn] = {}
         self._like: TableState | None = None
         self._slots = SlotLedger()
         self._placed: dict[ServicePortName, _Placed] = {}
@@ -140,7 +137,10 @@ class TableState:
     def rendered(self, rules: ServiceRules, chain: str, use: SlotUse | None) -> str | None:
         """The digest of a chain as it was rendered for these very rules and slots; None if it was not."""
         placed = self._placed.get(rules.name)
-        if placed is None or placed.rules is not rules or placed.use_of(chain) != use:
+        if placed is None or placed.rules is not rules:
+            return None
+        drawn = placed.drawn_by(chain)
+        if (drawn.use if drawn is not None else None) != use:
             return None
         return self.mirror.chains.get(chain)
 
@@ -151,9 +151,8 @@ class TableState:
     def slots_in_use(self) -> Iterator[tuple[SlotUse, tuple[Target | str, ...]]]:
         """The slots that chains draw from, and what they hold."""
         for placed in self._placed.values():
-            for chain in placed.rules.balancing():
-                if (use := placed.use_of(chain.name)) is not None:
-                    yield use, chain.slots
+            for drawn, chain in placed.choices():
+                yield drawn.use, drawn.order or chain.slots
 
     def slots_out_of_use(self) -> Iterator[SlotUse]:
         """Slots that hold something which nothing draws from any more, or not for long."""
@@ -240,7 +239,7 @@ class TableState:
             yield from cut(self._free_slots(self._slots.free(LONG_AGO)), [], PIECE_WEIGHT)
         for owner, rules in kept.items():
             names = [chain.name for chain in rules.chains if chain.name in self._adopted]
-            self._placed[owner] = _Placed(rules, tuple((name, self._adopted[name]) for name in names))
+            self._placed[owner] = _Placed(rules, tuple(self._adopted[name] for name in names))
             for element in rules.shared:
                 self._shared[element.container][element.key] += 1
         self._like = like
@@ -310,7 +309,7 @@ class TableState:
                         raise
                     self._unrenderable(name, error)
             elif old is not None:
-                self._withdraw(old, None, {}, pending, group)
+                self._withdraw(old, None, (), pending, group)
             if group:
                 pending.switch.append(group)
             filled += weight(pending.prepare[counted:])
@@ -372,11 +371,12 @@ class TableState:
                 (prepare if have is None else switch).append(AddContainer(owner, "set", affinity_set.name, body))
                 mirror.affinity[affinity_set.name] = affinity_set.timeout
                 mirror.kinds[affinity_set.name] = "set"
-        uses: dict[str, SlotUse] = {}
+        slots: list[Drawn] = []
         for chain in rules.chains:
             use = None
             if isinstance(chain, BalancingChain) and chain.choices > 1:
-                use = uses[chain.name] = self._slots_for(chain, old, owner, prepare)
+                slots.append(self._slots_for(chain, old, owner, prepare, switch))
+                use = slots[-1].use
             has = mirror.chains.get(chain.name)
             if has is not None and self._like is not None and self._like.rendered(rules, chain.name, use) == has:
                 continue
@@ -392,14 +392,14 @@ class TableState:
             self._retired_chains.pop(chain.name, None)
         for element in rules.shared:
             self._shared[element.container][element.key] += 1
-        self._placed[name] = _Placed(rules, tuple(uses.items()))
+        self._placed[name] = _Placed(rules, tuple(slots))
         if old is None and not switch:
             pending.switch.append(rules)
             return
         own = frozenset((e.container, e.key) for e in old.rules.elements) if old is not None else frozenset()
         self._put_all(rules, own, switch, correcting=correcting)
         if old is not None:
-            self._withdraw(old, rules, uses, pending, switch)
+            self._withdraw(old, rules, slots, pending, switch)
 
     def _put_all(self, rules: ServiceRules, own: frozenset[_Key], switch: list[Operation], *, correcting: bool) -> None:
         """Put all elements of a service port; ``own``: those that are its already."""
@@ -415,11 +415,11 @@ class TableState:
         self,
         old: _Placed,
         rules: ServiceRules | None,
-        uses: Mapping[str, SlotUse],
+        slots: Sequence[Drawn],
         pending: _Pending,
         switch: list[Operation],
     ) -> None:
-        """Take out of use what ``old`` has and ``rules``, drawing from ``uses``, do not."""
+        """Take out of use what ``old`` has and ``rules``, drawing from ``slots``, do not."""
         mirror, owner = self.mirror, str(old.rules.name)
         retire: list[Operation] = []
         kept_chains = {chain.name for chain in rules.chains} if rules else set()
@@ -441,8 +441,8 @@ class TableState:
         for element in old.rules.shared:
             self._shared[element.container][element.key] -= 1
             pending.released.add((element.container, element.key))
-        kept_uses = set(uses.values())
-        self._slots.retire((use for _, use in old.uses if use not in kept_uses), pending.now)
+        kept_uses = {drawn.use for drawn in slots}
+        self._slots.retire((drawn.use for drawn in old.drawn if drawn.use not in kept_uses), pending.now)
 
     def _retire_chain(self, name: str, owner: str, group: list[Operation], now: float) -> None:
         if self.mirror.chains[name]:
@@ -481,11 +481,24 @@ class TableState:
 
     # --- slots ---------------------------------------------------------------------------------------------------
 
-    def _slots_for(self, chain: BalancingChain, old: _Placed | None, owner: str, prepare: list[Operation]) -> SlotUse:
-        """The slots a chain draws from: those it has if they hold the same, else fresh ones."""
+    def _slots_for(
+        self,
+        chain: BalancingChain,
+        old: _Placed | None,
+        owner: str,
+        prepare: list[Operation],
+        switch: list[Operation],
+    ) -> Drawn:
+        """The slots a chain draws from: those it has if they hold the same, or nearly, else fresh ones."""
         if old is not None:
-            if (have := old.use_for(chain)) is not None:
-                return have
+            for drawn, before in old.choices():
+                if before.name == chain.name and before.chooses_like(chain):
+                    return drawn
+                if before.name == chain.name and (refilled := _refilled(drawn, before, chain)) is not None:
+                    offset = drawn.use.slots.offset
+                    values = drawn.order or before.slots
+                    switch += refill_slots(owner, drawn.use.map_name, offset, values, refilled)
+                    return drawn._replace(order=refilled if refilled != chain.slots else None)
         elif chain.name in self._adopted:
             return self._adopted[chain.name]
         use, capacity = self._slots.take(chain)
@@ -495,7 +508,7 @@ class TableState:
             self.mirror.containers[container.name] = container.body
             self.mirror.kinds[container.name] = container.kind
         prepare += fill_slots(owner, use.map_name, use.slots.offset, chain.slots)
-        return use
+        return Drawn(chain.name, use)
 
     # --- the base ------------------------------------------------------------------------------------------------
 
@@ -557,3 +570,21 @@ class TableState:
             for key in [key for key in content if (container, key) not in elements]:
                 operations.append(RemoveElement("", container, key))
                 del content[key]
+
+
+def _refilled(drawn: Drawn, before: BalancingChain, chain: BalancingChain) -> tuple[Target | str, ...] | None:
+    """What slots hold once the targets in them that are gone have made room for as many new ones.
+
+    The rule stays as it is then. No slot that it leads to is ever empty, since a commit replaces what an element holds
+    in one step; and the kernel need not go through the whole table to see that a new rule is fit for it.
+
+    Returns:
+        None: the number differs, or they lead to chains, or too many are new to be replaced in one transaction.
+    """
+    if before.choices != chain.choices or not before.addresses or not chain.addresses:
+        return None
+    wanted, held = set(chain.targets), drawn.order or before.targets
+    fresh = iter(sorted(wanted.difference(held)))
+    values = tuple(value if value in wanted else next(fresh, value) for value in held)
+    differing = sum(one is not other for one, other in zip(values, held, strict=True))
+    return values if differing <= _REFILLED and set(values) == wanted else None

@@ -7,6 +7,7 @@ from nodeproxy.ruleset.mirror import SlotUse
 from nodeproxy.ruleset.operations import Rule
 from nodeproxy.ruleset.render import Renderer
 from nodeproxy.ruleset.rules import NODE_PORT_IPS, BalancingChain, Element, ServiceRules, Target
+from nodeproxy.ruleset.slot_ledger import slot_pool
 from nodeproxy.ruleset.slots import SlotPool
 
 _SlotMapKey = tuple[str, int]  # name and size
@@ -40,7 +41,7 @@ def list_table(renderer: Renderer, base: BaseAndAddresses, plans: Sequence[Servi
         for chain in rules.chains:
             use = None
             if isinstance(chain, BalancingChain) and chain.slots:
-                pool = pools.setdefault(chain.slot_maps, SlotPool())
+                pool = pools.setdefault(chain.slot_maps, slot_pool(chain.slot_maps))
                 use = SlotUse(chain.slot_maps, pool.allocate(len(chain.slots))[0])
                 listed = slots.setdefault((use.map_name, pool.capacity(use.slots.number)), [])
                 listed += [_slot(renderer, use.slots.offset + i, value) for i, value in enumerate(chain.slots)]

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from nodeproxy.ruleset.rules import AffinitySet, Element, ElementKey, Target
+from nodeproxy.ruleset.slots import runs
 
 
 class Stage(IntEnum):
@@ -17,14 +18,15 @@ class Stage(IntEnum):
     TABLE = 0
     CONTAINER = 1
     CHAIN = 2
-    SLOTS = 3
-    FLUSH = 4
-    RULE = 5
-    REMOVE_ELEMENTS = 6
-    ELEMENTS = 7
-    FREE_SLOTS = 8
-    REMOVE_CHAIN = 9
-    REMOVE_CONTAINER = 10
+    EMPTY_SLOTS = 3
+    SLOTS = 4
+    FLUSH = 5
+    RULE = 6
+    REMOVE_ELEMENTS = 7
+    ELEMENTS = 8
+    FREE_SLOTS = 9
+    REMOVE_CHAIN = 10
+    REMOVE_CONTAINER = 11
 
 
 class Rule(NamedTuple):
@@ -154,7 +156,7 @@ class AddClients(NamedTuple):
 
 
 class FreeSlots(NamedTuple):
-    """Empty ``size`` consecutive slots of a map."""
+    """Empty ``size`` consecutive slots of a map: at the end, or (``EMPTY_SLOTS``) before they are filled anew."""
 
     owner: str
     map_name: str
@@ -224,6 +226,16 @@ def free_slots(owner: str, map_name: str, offset: int, size: int) -> Iterator[Fr
     """Operations that free slots, each of a bounded size."""
     for start in range(0, size, _PER_STATEMENT):
         yield FreeSlots(owner, map_name, offset + start, min(_PER_STATEMENT, size - start))
+
+
+def refill_slots(
+    owner: str, map_name: str, offset: int, old: Sequence[Target | str], new: Sequence[Target | str]
+) -> Iterator[Operation]:
+    """Operations that replace what some of consecutive slots hold, in one transaction with each other."""
+    differing = [index for index, (before, after) in enumerate(zip(old, new, strict=True)) if before != after]
+    for first, size in runs(differing):
+        yield FreeSlots(owner, map_name, offset + first, size, Stage.EMPTY_SLOTS)
+        yield FillSlots(owner, map_name, offset + first, tuple(new[first : first + size]))
 
 
 @dataclass(slots=True)

@@ -1,16 +1,24 @@
 """Which slots of which maps are in use, and which are out of use but still filled."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from typing import NamedTuple
 
 from nodeproxy.ruleset.mirror import Found, SlotUse, slot_map_number
-from nodeproxy.ruleset.names import SLOT_MAPS
-from nodeproxy.ruleset.rules import BalancingChain
-from nodeproxy.ruleset.slots import SlotPool, SlotRange
+from nodeproxy.ruleset.names import ENDPOINT_CHAIN_MAP, SLOT_MAPS
+from nodeproxy.ruleset.rules import BalancingChain, Target
+from nodeproxy.ruleset.slots import CHAIN_MAP_SLOTS, MAP_SLOTS, SlotPool, SlotRange, runs
 
 LONG_AGO = float("-inf")
+
+
+class Drawn(NamedTuple):
+    """The slots that a chain draws from; ``order``: what they hold, if in another order than the chain has it."""
+
+    chain: str
+    use: SlotUse
+    order: tuple[Target | str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +36,16 @@ class Freed:
     oldest: float | None
 
 
+def slot_pool(prefix: str) -> SlotPool:
+    """An empty pool of the maps whose names begin with ``prefix``."""
+    return SlotPool(CHAIN_MAP_SLOTS if prefix == ENDPOINT_CHAIN_MAP else MAP_SLOTS)
+
+
 class SlotLedger:
     """Keeps account of the slots of one table."""
 
     def __init__(self) -> None:
-        self._pools = {prefix: SlotPool() for prefix in SLOT_MAPS}
+        self._pools = {prefix: slot_pool(prefix) for prefix in SLOT_MAPS}
         self._retired: list[tuple[float, SlotUse]] = []  # and since when it is out of use
         self._beyond: list[SlotUse] = []  # filled by somebody else, behind the end of a map
 
@@ -48,7 +61,7 @@ class SlotLedger:
 
     def adopt(
         self, found: Found, chains: Iterable[BalancingChain], now: float, kept: Iterable[str] = ()
-    ) -> Mapping[str, SlotUse]:
+    ) -> Mapping[str, Drawn]:
         """Take those slots that a table was found with and that are right for ``chains``; all others are out of use.
 
         Slots that no chain draws from may be emptied at once, those that one still draws from after a while.
@@ -69,18 +82,17 @@ class SlotLedger:
         for use in found.uses.values():
             drawn[use.map_name].append(use.slots)
         wishes = _wishes(found, chains, kept)
-        adopted: dict[str, SlotUse] = {}
+        adopted: dict[str, Drawn] = {}
         for map_name, content in found.slots.items():
             known = slot_map_number(map_name)
             if known is None:
                 continue
             claimed: set[int] = set()
             for name, use, chain in wishes.get(map_name, ()):
-                offset = use.slots.offset
-                same = chain is None or all(content.get(offset + i) == value for i, value in enumerate(chain.slots))
-                if same and self._pools[use.prefix].claim(use.slots):
-                    adopted[name] = use
-                    claimed.update(range(offset, use.slots.end))
+                drawn_from = _drawn(name, use, chain, content)
+                if drawn_from is not None and self._pools[use.prefix].claim(use.slots):
+                    adopted[name] = drawn_from
+                    claimed.update(range(use.slots.offset, use.slots.end))
             end = found.capacities[map_name]
             rest = sorted(content.keys() - claimed)
             self._beyond += [SlotUse(known[0], SlotRange(known[1], slot, 1)) for slot in rest if slot >= end]
@@ -89,7 +101,7 @@ class SlotLedger:
                 (now, [slot for slot in rest if slot < end and slot in busy]),
                 (LONG_AGO, [slot for slot in rest if slot < end and slot not in busy]),
             ):
-                self._retired += [(since, SlotUse(known[0], run)) for run in _runs(known[1], slots)]
+                self._retired += [(since, SlotUse(known[0], SlotRange(known[1], *run))) for run in runs(slots)]
         for _, use in self._retired:
             self._pools[use.prefix].claim(use.slots)
         return adopted
@@ -152,8 +164,14 @@ def _wishes(
     return wishes
 
 
-def _runs(number: int, slots: Iterable[int]) -> Iterator[SlotRange]:
-    """Slots of a map, in order, as ranges that are as long as possible."""
-    for _, run in groupby(enumerate(slots), key=lambda pair: pair[1] - pair[0]):
-        found = [slot for _, slot in run]
-        yield SlotRange(number, found[0], len(found))
+def _drawn(name: str, use: SlotUse, chain: BalancingChain | None, content: Mapping[int, Target | str]) -> Drawn | None:
+    """The slots, if they hold what the chain chooses among, in whatever order; None: they do not."""
+    if chain is None:
+        return Drawn(name, use)
+    found = [content[slot] for slot in range(use.slots.offset, use.slots.end) if slot in content]
+    wanted = chain.slots
+    if found == [*wanted]:
+        return Drawn(name, use)
+    if len(found) != len(wanted) or Counter(found) != Counter(wanted):
+        return None
+    return Drawn(name, use, tuple(found))

@@ -244,7 +244,7 @@ class PretendKernel:
                 assert slot in self.slots[map_name], f"packets come to slot {slot} of {map_name}, which is empty"
                 value = self.slots[map_name][slot]
                 values.append(value if isinstance(value, Target) else self._follow(value, known))
-            return (_DRAW.sub("", text), *values)
+            return (_DRAW.sub("", text), *sorted(values, key=repr))  # all are drawn alike, whatever their order
         goals = [self._follow(chain, known) for chain in _CHAIN.findall(text)]
         return (text, *goals)
 

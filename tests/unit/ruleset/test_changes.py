@@ -11,6 +11,7 @@ from nodeproxy.ruleset.operations import (
     AddRule,
     FillSlots,
     FlushChain,
+    FreeSlots,
     RemoveChain,
     RemoveElement,
     Rule,
@@ -57,12 +58,48 @@ def test_no_change_no_transaction() -> None:
 def test_slots_in_use_are_never_overwritten_but_freed_after_a_while() -> None:
     """A packet that has drawn its number finds the slot as it was."""
     table = started(Shape(1, (1, 2)))
-    table.change(table.cluster.set([Shape(1, (3, 4))]))
-    assert len(table.kernel.slots["endpoints-tcp-0"]) == 4
+    table.change(table.cluster.set([Shape(1, (3, 4, 5))]))
+    assert len(table.kernel.slots["endpoints-tcp-0"]) == 5
     table.tidy(0.5)
-    assert len(table.kernel.slots["endpoints-tcp-0"]) == 4
+    assert len(table.kernel.slots["endpoints-tcp-0"]) == 5
     table.tidy(0.6)
-    assert sorted(table.kernel.slots["endpoints-tcp-0"]) == [2, 3]
+    assert sorted(table.kernel.slots["endpoints-tcp-0"]) == [2, 3, 4]
+
+
+def test_as_many_new_endpoints_as_old_ones_take_their_slots_and_the_rule_stays() -> None:
+    """The kernel goes through the whole table for a new rule, but not for other targets in the slots of an old one."""
+    table = started(Shape(1, (1, 2, 3, 4)))
+    found = operations(table, Shape(1, (2, 3, 8, 9)))
+    assert not [operation for operation in found if isinstance(operation, AddRule | FlushChain)]
+    freed = [(operation.offset, operation.size) for operation in found if isinstance(operation, FreeSlots)]
+    filled = [(operation.offset, len(operation.values)) for operation in found if isinstance(operation, FillSlots)]
+    assert freed == filled == [(0, 1), (3, 1)]
+    content = table.kernel.slots["endpoints-tcp-0"]
+    assert [content[slot].address for slot in range(4)] == ["10.0.0.8", "10.0.0.2", "10.0.0.3", "10.0.0.9"]  # type: ignore[union-attr]
+    settle(table)
+
+
+def test_replaced_endpoints_are_replaced_again_from_where_they_really_are() -> None:
+    """Slots no longer have the order of the endpoints; another change, and a restart, know which one is where."""
+    table = started(Shape(1, (1, 2, 3, 4)))
+    for step in ((2, 3, 4, 5), (1, 3, 4, 5), (3, 4, 6, 7)):
+        table.change(table.cluster.set([Shape(1, step)]))
+        assert table.state.next_tidy() is None
+        settle(table)
+    again = Table(table.cluster, table.kernel.copy())
+    assert again.correct() == 0
+    [filled] = [op for op in operations(again, Shape(1, (3, 4, 6, 9))) if isinstance(op, FillSlots)]
+    assert len(filled.values) == 1
+    settle(again)
+
+
+@pytest.mark.parametrize(("count", "where_they_are"), [(100, True), (101, False)])
+def test_many_new_endpoints_take_fresh_slots(count: int, where_they_are: bool) -> None:
+    """What is replaced where it is has to fit into one transaction; a bigger change must be able to be cut."""
+    table = started(Shape(1, tuple(range(1, count + 1))))
+    found = operations(table, Shape(1, tuple(range(1001, count + 1001))))
+    assert any(isinstance(operation, AddRule) for operation in found) is not where_they_are
+    settle(table)
 
 
 def test_last_service_with_several_endpoints_takes_the_slot_map_along() -> None:
@@ -230,12 +267,12 @@ def test_many_strays_are_removed_in_pieces() -> None:
 
 
 def test_good_slots_are_adopted_where_they_are() -> None:
-    """After a restart nothing is written, and new endpoints go elsewhere."""
+    """After a restart nothing is written, and more endpoints go elsewhere."""
     table = started(Shape(1, (1, 2)), Shape(2, (1, 2, 3)))
     again = Table(table.cluster, table.kernel.copy())
     assert again.correct() == 0
     assert again.state.slots_taken() == 5
-    found = operations(again, Shape(1, (4, 5)))
+    found = operations(again, Shape(1, (4, 5, 6)))
     [filled] = [operation for operation in found if isinstance(operation, FillSlots)]
     assert filled.offset == 5
     settle(again)

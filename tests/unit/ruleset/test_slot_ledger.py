@@ -1,8 +1,10 @@
 """The account of slots: what a table was found with is used again, freed at once, or freed after a while."""
 
+import pytest
+
 from nodeproxy.ruleset.mirror import Found, Mirror, SlotUse
 from nodeproxy.ruleset.rules import BalancingChain, Target
-from nodeproxy.ruleset.slot_ledger import LONG_AGO, SlotLedger
+from nodeproxy.ruleset.slot_ledger import LONG_AGO, Drawn, SlotLedger
 from nodeproxy.ruleset.slots import SlotRange
 
 TCP = "endpoints-tcp-"
@@ -28,9 +30,28 @@ def test_slots_that_hold_what_a_chain_wants_are_taken_as_they_are() -> None:
     ledger = SlotLedger()
     wanted = chain("service-A-n/a", *targets(3))
     adopted = ledger.adopt(found(dict(enumerate(targets(3))), {wanted.name: use(0, 3)}), [wanted], 50.0)
-    assert adopted == {wanted.name: use(0, 3)}
+    assert adopted == {wanted.name: Drawn(wanted.name, use(0, 3))}
     assert ledger.retired_since() is None
     assert ledger.taken() == 3
+
+
+def test_slots_may_hold_what_a_chain_wants_in_any_order() -> None:
+    """They do where some of its endpoints were replaced by others."""
+    ledger = SlotLedger()
+    wanted = chain("service-A-n/a", *targets(3))
+    first, second, third = targets(3)
+    content: dict[int, Target | str] = {0: third, 1: first, 2: second}
+    adopted = ledger.adopt(found(content, {wanted.name: use(0, 3)}), [wanted], 50.0)
+    assert adopted == {wanted.name: Drawn(wanted.name, use(0, 3), (third, first, second))}
+
+
+@pytest.mark.parametrize("content", [(0, 0, 1), (0, 1, 3), (0, 1)], ids=["one twice", "another", "one missing"])
+def test_slots_that_hold_anything_else_are_not_taken(content: tuple[int, ...]) -> None:
+    ledger = SlotLedger()
+    every = targets(4)
+    wanted = chain("service-A-n/a", *every[:3])
+    held: dict[int, Target | str] = {slot: every[index] for slot, index in enumerate(content)}
+    assert ledger.adopt(found(held, {wanted.name: use(0, 3)}), [wanted], 50.0) == {}
 
 
 def test_filled_slots_that_no_chain_draws_from_may_be_emptied_at_once() -> None:

@@ -2,7 +2,8 @@
 
 A packet takes a microsecond or so from the rule that draws a slot to the slot. If a transaction that moves the rule
 also empties the old slot, and commits within that microsecond, the packet finds nothing and is not translated. So
-slots are emptied by a later transaction. A meter behind the rules counts packets that were not translated.
+slots are emptied by a later transaction. Where the rule stays, what a slot holds is replaced in one step. A meter
+behind the rules counts packets that were not translated.
 """
 
 import json
@@ -11,6 +12,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import pytest
 
 from netns.namespaces import Namespace
 from nodeproxy.kernel.nft import Nft
@@ -77,7 +80,9 @@ def counted() -> tuple[int, int]:
     return first, second
 
 
-def test_no_packet_is_lost_while_endpoints_come_and_go(namespace: Namespace) -> None:
+@pytest.mark.parametrize("scaling", [False, True], ids=["replaced", "more and fewer"])
+def test_no_packet_is_lost_while_endpoints_come_and_go(namespace: Namespace, scaling: bool) -> None:
+    """As many new ones as old ones take their slots; else the rule moves to fresh slots."""
     ports = [{"port": 80, "protocol": "UDP"}]
     table = Table(service("a", 1, ports=ports), endpoints("a", [1, 2], protocol="UDP"))
     table.sync()
@@ -85,7 +90,8 @@ def test_no_packet_is_lost_while_endpoints_come_and_go(namespace: Namespace) -> 
     with sending(namespace):
         end = time.monotonic() + 5
         while time.monotonic() < end:
-            table.sync(endpoints("a", [1 + changes % 3, 4, 5 + changes % 2], protocol="UDP"))
+            others = [7] if scaling and changes % 2 else []
+            table.sync(endpoints("a", [1 + changes % 3, 4, 5 + changes % 2, *others], protocol="UDP"))
             table.tidy()
             changes += 1
     lost, arrived = counted()
