@@ -4,14 +4,14 @@ A template of a chain yields a statement a line; what stands behind `` # `` beco
 the base yields blocks (``set NAME {``, ``map NAME {``, ``chain NAME {``), as nft prints them.
 """
 
-import base64
 import hashlib
 import itertools
 import re
 import traceback
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ import jinja2
 from nodeproxy.kube.addresses import Family
 from nodeproxy.model.node import LocalDetector
 from nodeproxy.ruleset.mirror import SlotUse
-from nodeproxy.ruleset.names import MAX_COMMENT, comment, endpoint_map
-from nodeproxy.ruleset.operations import AddClients, AddElement, Operation, RemoveElement, Rule
+from nodeproxy.ruleset.names import MAX_COMMENT, base32, comment, endpoint_map
+from nodeproxy.ruleset.operations import AddClients, AddElement, FillSlots, FreeSlots, Operation, RemoveElement, Rule
 from nodeproxy.ruleset.rules import (
     CLUSTER_IPS,
     FIREWALL_IPS,
@@ -42,6 +42,7 @@ from nodeproxy.ruleset.rules import (
 TABLE = "kube-proxy"
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
+_WORDS = "words.nft.j2"
 _BLOCK = re.compile(r"^(set|map|chain)\s+(\S+)\s*\{$")
 _HOOK = re.compile(r"^type\s+\w+\s+hook\s")
 _DIGEST_LENGTH = 8
@@ -54,6 +55,15 @@ _DISPATCH = {
     SERVICE_IPS,
     SERVICE_NODE_PORTS,
 }  # what Services have elements in, whatever the settings
+
+
+_CONTAINER_OF: Mapping[type[Operation], Callable[[Any], str]] = {
+    FillSlots: attrgetter("map_name"),
+    FreeSlots: attrgetter("map_name"),
+    AddElement: attrgetter("element.container"),
+    RemoveElement: attrgetter("container"),
+    AddClients: attrgetter("container"),
+}  # of the operations that may share a statement with others on the same container
 
 
 class TemplateError(Exception):
@@ -157,6 +167,7 @@ class Renderer:
             service_cidrs=context.service_cidrs,
         )
         self._templates: dict[str, Callable[..., str]] = {}
+        self._give_words()
 
     def elsewhere(self, table: str) -> "Renderer":
         """Renders the same for a table of another name; reads the templates anew."""
@@ -231,11 +242,8 @@ class Renderer:
             apart: each element gets a statement of its own; else those of one container share one, of which the
                 kernel reports one refusal at most.
         """
-        if apart:
-            groups = [(_group_of(operation)[0], [operation]) for operation in operations]
-        else:
-            groups = [(key[0], list(group)) for key, group in itertools.groupby(_by_container(operations), _group_of)]
-        text = self._text("transaction.nft.j2", groups=groups)
+        groups = ((type(operation), [operation]) for operation in operations) if apart else _groups(operations)
+        text = self._text("transaction.nft.j2", groups=[(kind.__name__, group) for kind, group in groups])
         if not text.strip():  # as while its file is being saved: the kernel would say yes to nothing
             msg = "transaction.nft.j2: yields no statement"
             raise TemplateError(msg)
@@ -292,6 +300,16 @@ class Renderer:
         except Exception as error:  # expressions in a template fail in as many ways as any program
             raise _translated(error, template) from error
 
+    def _give_words(self) -> None:
+        """Give all templates ``word``: the macros of words.nft.j2, which an import in each would look up each time."""
+        try:
+            words = self._environment.get_template(_WORDS)
+            words.render()  # fails with the line in the template, which the next line does not know
+            # Its own as well: Jinja2 makes them anew for an import by a template that has globals which they have not.
+            words.globals["word"] = self._environment.globals["word"] = words.module
+        except Exception as error:
+            raise _translated(error, _WORDS) from error
+
     def _load(self, template: str) -> Callable[..., str]:
         render: Callable[..., str] = self._environment.get_template(template).render
         self._templates[template] = render
@@ -341,19 +359,19 @@ def _rule(line: str) -> Rule:
     text, _, note = line.partition(" # ")
     note = comment(note.strip(), MAX_COMMENT - _DIGEST_LENGTH - 2)
     raw = hashlib.blake2s(f"{text}\0{note}".encode(), digest_size=5).digest()
-    return Rule(text.strip(), note, base64.b32encode(raw).decode().lower())
+    return Rule(text.strip(), note, base32(raw).lower())
 
 
-def _by_container(operations: Sequence[Operation]) -> list[Operation]:
-    """Operations of one stage on one container next to each other; order is kept otherwise."""
-    return sorted(operations, key=lambda operation: (operation.stage, _group_of(operation)[1]))
-
-
-def _group_of(operation: Operation) -> tuple[str, str]:
-    container = getattr(operation, "map_name", "") or (
-        getattr(operation, "container", "") if isinstance(operation, AddElement | RemoveElement | AddClients) else ""
-    )
-    return type(operation).__name__, container
+def _groups(operations: Iterable[Operation]) -> Iterator[tuple[type[Operation], list[Operation]]]:
+    """Operations of one stage, kind and container together; their order is kept otherwise."""
+    for _, of_stage in itertools.groupby(operations, attrgetter("stage")):
+        groups: dict[tuple[str, type[Operation]], list[Operation]] = {}
+        for operation in of_stage:
+            kind = type(operation)
+            container = container_of(operation) if (container_of := _CONTAINER_OF.get(kind)) else ""
+            groups.setdefault((container, kind), []).append(operation)
+        for (_, kind), group in sorted(groups.items(), key=lambda entry: entry[0][0]):
+            yield kind, group
 
 
 def cleanup_text(family: Family, templates: Path = TEMPLATES) -> str:

@@ -70,6 +70,11 @@ def test_names_of_up_to_240_bytes_are_whole_and_longer_ones_end_in_dots() -> Non
     assert cut[9:237] == "x" * 228
 
 
+@given(st.binary(min_size=5, max_size=5))
+def test_base32_of_five_bytes_is_that_of_rfc_4648(five: bytes) -> None:
+    assert names.base32(five) == base64.b32encode(five).decode()
+
+
 def test_hash_is_taken_before_cutting_so_cut_names_differ() -> None:
     one, other = names.base_name("x" * 300 + "1"), names.base_name("x" * 300 + "2")
     assert one[8:] == other[8:]

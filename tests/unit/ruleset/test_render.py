@@ -221,6 +221,20 @@ def test_transaction_says_whose_each_statement_is() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "element",
+    [
+        Element("cluster-ips", ("10.0.0.2",)),
+        Element("service-ips", ("10.0.0.1", "tcp", 80), "service-x/y"),
+        Element("no-endpoint-services", ("10.0.0.1", "tcp", 80), "drop", "ns/svc"),
+        Element("no-endpoint-nodeports", ("udp", 80), "reject-chain", "ns/svc:p"),
+    ],
+)
+def test_element_is_added_in_the_words_in_which_it_is_listed(element: Element) -> None:
+    made = renderer()
+    assert f"\n{made.listed(element)}, # ns/svc\n" in made.transaction([AddElement("ns/svc", element)])
+
+
 def test_slots_of_one_map_share_a_statement() -> None:
     made = renderer(V6)
     operations = Piece(
@@ -344,6 +358,40 @@ def test_mistake_in_a_template_that_another_one_uses_is_found_there(copy: Path) 
     words.write_text(words.read_text().replace("{{ to.address }}:{{ to.port }}", "\n{{ to.nonsense }}"))
     with pytest.raises(TemplateError, match=r"^words\.nft\.j2:\d+: .*has no attribute 'nonsense'"):
         Renderer(RenderContext(V4), copy).rules(BalancingChain.of_targets("s/x", "tcp", V4_TARGETS[:1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{%- macro target(ip, to) -%}\n{{ to.address }}\n", r"^words\.nft\.j2:\d: Unexpected end of template"),
+        ("\n\n{{ nonsense }}", r"^words\.nft\.j2:3: 'nonsense' is undefined$"),
+        (None, r"^words\.nft\.j2: no such template$"),
+    ],
+)
+def test_mistake_in_the_words_that_all_templates_use_is_found_at_once(
+    copy: Path, text: str | None, message: str
+) -> None:
+    words = copy / "words.nft.j2"
+    words.unlink() if text is None else words.write_text(text)
+    with pytest.raises(TemplateError, match=message):
+        Renderer(RenderContext(V4), copy)
+
+
+def test_copy_whose_templates_import_the_words_themselves_says_the_same(copy: Path) -> None:
+    """They had to, once; such copies go on working."""
+    for name in ("base", "balancing", "endpoint", "external", "affinity", "element", "transaction"):
+        template = copy / f"{name}.nft.j2"
+        template.write_text('{% import "words.nft.j2" as word -%}\n' + template.read_text())
+    words = copy / "words.nft.j2"
+    words.write_text(words.read_text().replace("{{ to.address }}:{{ to.port }}", "{{ to.address }} : {{ to.port }}"))
+    context = RenderContext(V4, detector=LocalDetector("cidr", "10.0.0.0/8"))
+    made, plain = Renderer(context, copy), Renderer(context)
+    chain = BalancingChain.of_targets("s/x", "tcp", V4_TARGETS[:1])
+    assert texts(made, chain) == ["meta l4proto tcp dnat to 10.0.0.1 : 80"]
+    assert texts(plain, chain) == ["meta l4proto tcp dnat to 10.0.0.1:80"]
+    assert made.base() == plain.base()
+    external = ExternalChain("external-x/y", True, "service-x/y", "local-x/y")
+    assert texts(made, external)[0] == "ip saddr 10.0.0.0/8 goto service-x/y"
 
 
 def test_missing_template_is_named(copy: Path) -> None:

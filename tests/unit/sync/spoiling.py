@@ -26,7 +26,8 @@ ELEMENTS = {
 """Elements for the template of transactions, none of which is taken."""
 
 WAYS = (*RULES, *ELEMENTS)
-_ELEMENT = "{{ word.element(o.element.key, o.element.comment, o.element.verdict) }}"
+_ELEMENT = """{{ element.key | join(" . ") }}{% if element.comment %} comment "{{ element.comment }}"{% endif -%}
+{%- if element.verdict == "drop" %} : drop{% elif element.verdict %} : goto {{ element.verdict }}{% endif %}"""
 
 
 def spoil(folder: Path, way: str, names: Collection[str], when: str = "true") -> Path:
