@@ -41,7 +41,9 @@ from nodeproxy.ruleset.render import Base, Renderer, RenderError, digest_of
 from nodeproxy.ruleset.rules import NODE_PORT_IPS, BalancingChain, Element, ElementKey, ServiceRules, Target
 from nodeproxy.ruleset.slot_ledger import LONG_AGO, Drawn, Freed, SlotLedger
 
-PIECE_WEIGHT = 4000  # operations a transaction holds at most: about 200 Services of 10 endpoints
+PIECE_WEIGHT = 4000  # operations a transaction holds: about 200 Services of 10 endpoints
+# libnftables before 1.1 reads all chains before each transaction, so a table with many is brought up in bigger pieces.
+_MANY_CHAINS, _MAX_SCALE = 10_000, 3
 
 _REFILLED = 100  # slots whose content is replaced where they are; a change of more must be able to be cut
 
@@ -79,6 +81,7 @@ class _Pending:
     Attributes:
         now: monotonic seconds.
         correcting: whether the table has just been read back.
+        whole: whether it must not be cut.
         base: operations on what no service port owns; all else may refer to it.
         prepare: operations that nothing refers to yet.
         switch: a group of operations per service port, that puts its new rules into force; or only the rules of a
@@ -91,6 +94,7 @@ class _Pending:
 
     now: float
     correcting: bool = False
+    whole: bool = False
     base: list[Operation] = field(default_factory=list)
     prepare: list[Operation] = field(default_factory=list)
     switch: list[list[Operation] | ServiceRules] = field(default_factory=list)
@@ -182,7 +186,7 @@ class TableState:
         pending = _Pending(now)
         if base is not None and base != self._base:
             self._change_base(base, pending.base)
-        yield from self._change_services(updates, pending, PIECE_WEIGHT)
+        yield from self._change_services(updates, pending)
 
     def replace(
         self,
@@ -199,10 +203,10 @@ class TableState:
             base: the table's base and node-port addresses.
             clients: those in the old table's affinity sets, by set; where a set of that name is wanted, they stay.
         """
-        pending = _Pending(now)
+        pending = _Pending(now, whole=True)
         self._change_base(base, pending.base)
         whole = Piece([ReplaceTable()])
-        for piece in self._change_services(wanted, pending, sys.maxsize):
+        for piece in self._change_services(wanted, pending):
             whole.prepare += piece.prepare
             whole.switch += piece.switch
         for name, rules in wanted.items():
@@ -245,7 +249,7 @@ class TableState:
         self._like = like
         pending = _Pending(now, correcting=True)
         self._change_base(base, pending.base)
-        yield from self._change_services(wanted, pending, PIECE_WEIGHT)
+        yield from self._change_services(wanted, pending)
         self._adopted, self._like = {}, None
         self._remove_strays({**wanted, **kept}, base, now, strays)
         # May be cut anywhere: first what leads to stray chains, then what they do, then what that referred to.
@@ -292,7 +296,6 @@ class TableState:
         self,
         updates: Mapping[ServicePortName, ServiceRules | None],
         pending: _Pending,
-        limit: int,
     ) -> Iterator[Piece]:
         # A frontend may move from one service port to another in the same change: then the new owner's operation
         # replaces the element, and the old owner's must not remove it.
@@ -314,13 +317,14 @@ class TableState:
                 pending.switch.append(group)
             filled += weight(pending.prepare[counted:])
             counted = len(pending.prepare)
-            if filled >= limit:
+            if filled >= (limit := self._limit(pending)):
                 if pending.base:
                     yield Piece(switch=[pending.base])
                     pending.base = []
                 yield from cut(pending.prepare, [], limit)
                 pending.prepare = []
                 big, filled, counted = True, 0, 0
+        limit = self._limit(pending)
         pending.switch += [[operation] for operation in self._unshare(pending.released)]
         base = [pending.base] if pending.base else []
         if big:
@@ -334,6 +338,12 @@ class TableState:
             yield from cut([], base, limit)
             yield from cut(pending.prepare, [], limit)
             yield from cut([], groups[len(base) :], limit)
+
+    def _limit(self, pending: _Pending) -> int:
+        """How many operations a transaction holds."""
+        if pending.whole:
+            return sys.maxsize
+        return int(PIECE_WEIGHT * min(_MAX_SCALE, max(1.0, len(self.mirror.chains) / _MANY_CHAINS)))
 
     def _groups(self, pending: _Pending) -> Iterator[list[Operation]]:
         """The groups of all that service ports put into force, and of what goes out of use, in order."""
