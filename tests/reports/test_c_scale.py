@@ -75,7 +75,7 @@ def set_flags(family: Family = V4) -> list[int]:
 def test_c01_number_of_maps_does_not_grow_with_services(family: Family, chains: EndpointChains, each: int) -> None:
     """kubernetes/kubernetes#139513, #139878, #140723: a map a Service, each of which the kernel walked for each rule.
 
-    No rule has a map of its own, whatever the number of endpoints: the slots of all share a few maps.
+    No rule has a map of its own, whatever the number of endpoints: the slots of all share few maps.
     """
     settings = ProxySettings(cluster_cidrs=("10.244.0.0/16", "fd00:244::/64"), endpoint_chains=chains)
     counts = []
@@ -87,7 +87,10 @@ def test_c01_number_of_maps_does_not_grow_with_services(family: Family, chains: 
         anonymous = 0x1
         assert not any(flag & anonymous for flag in flags)
         counts.append(len(flags))
-    assert counts[0] == counts[1], "750 slots fit into one map of 1,024"
+    added = 200 * each if each > 1 else 0  # slots; a single endpoint needs none
+    room = 63 if chains == "Always" else 1024  # 21 Services of three in a map of 64; 750 slots fit into one of 1,024
+    assert counts[1] - counts[0] <= added // room + 1
+    assert chains == "Always" or counts[0] == counts[1]
 
 
 def test_c01_anonymous_map_would_be_noticed(namespace: Namespace) -> None:
