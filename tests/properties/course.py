@@ -56,6 +56,7 @@ class Course(RuleBasedStateMachine):
         self._scene = events.Scene()
         self._present: tuple[str, ...] = PRESENT
         self._kernel = Kernel(real=self.real)
+        self._excused: set[str] = set()  # service ports that may be left out
         self._table: Table | None = None
 
     @initialize(data=st.data(), seed=st.integers(0, 1000))
@@ -132,12 +133,16 @@ class Course(RuleBasedStateMachine):
         """From now on the kernel refuses whatever is put into the table for some service port."""
         owners = sorted({str(name) for name in self.table.planner.plans})
         if owners:
-            self._kernel.spoilt[owners[which % len(owners)]] = named
+            owner = owners[which % len(owners)]
+            self._kernel.spoilt[owner] = named
+            self._excused.add(owner)
 
-    @rule()
-    def mend(self) -> None:
-        """The kernel refuses no service port any more."""
-        self._kernel.spoilt.clear()
+    @rule(which=st.integers(0, 5))
+    def mend(self, which: int) -> None:
+        """The kernel no longer refuses one of the service ports; that shows when it is tried again."""
+        owners = sorted(self._kernel.spoilt)
+        if owners:
+            del self._kernel.spoilt[owners[which % len(owners)]]
 
     @rule()
     def settle(self) -> None:
@@ -169,23 +174,27 @@ class Course(RuleBasedStateMachine):
         agree(self.table, self._kernel)
 
     def _check_refused(self) -> None:
-        """Only who is refused is left out; all others are served as planned."""
+        """Only who is or was refused is left out; all others are served as planned."""
         proxier, state = self.table.proxier, self.table.proxier._state
         left_out = {str(name) for name in proxier.refused()}
-        if not self._kernel.tripped:
-            assert left_out <= set(self._kernel.spoilt)
+        if self._kernel.tripped:
+            self._excused |= left_out
+        assert left_out <= self._excused
         for name, rules in self.table.planner.plans.items():
             assert state is None or str(name) in left_out or state.placed(name) == rules, name
 
     def _settle(self) -> None:
         """What is there does what the objects ask for, as if they had come at once; and nothing else is there."""
         self._kernel.mended()
+        self._kernel.tripped = False
         table = self.table
         table.proxier.sync()  # all that is pending, in the way of a change
         self._compare()
         table.clock.time = max(table.clock.time, table.proxier.full_sync_due())
         table.proxier.sync()  # and whatever a failure left undone
         self._compare()
+        self._excused.clear()
+        self._check_refused()
         table.tidy()
         self._compare()
         assert leaks(self._kernel.pretended) == set()

@@ -127,7 +127,20 @@ batches: Strategy = st.lists(
 )
 """Events that come together."""
 
-beginnings: Strategy = st.lists(_arrivals, min_size=12, max_size=24)
+
+@st.composite
+def _beginnings(draw: st.DrawFn) -> list[Event]:
+    """Nearly all Services, each with a slice of either family, and maybe a Node and ServiceCIDRs."""
+    there = st.integers(0, 9)
+    raws = [draw(services(key)) for key in SERVICES if draw(there)]
+    for number, key in enumerate(SLICES):
+        if draw(there):
+            raws.append(draw(slices(key, "IPv6" if number in range(4, 8) else "IPv4")))
+    raws += draw(st.lists(st.one_of(nodes(), service_cidrs()), max_size=3))
+    return [Event(raw=raw) for raw in raws]
+
+
+beginnings: Strategy = _beginnings()
 """What is there when the program starts."""
 
 present: Strategy = st.sampled_from(

@@ -199,7 +199,7 @@ def errors() -> list[tuple[TransactionError, bool]]:
 
 
 def content(kernel: PretendKernel) -> dict[str, Any]:
-    """What a table does, wherever its slots are: in place of slots, a rule has what they lead to, in order.
+    """What a table does, wherever its slots are: in place of slots, a rule has what they lead to, sorted.
 
     A slot map that is found nowhere in it does not count; that there is none is for :func:`leaks` to say.
     """
@@ -211,7 +211,8 @@ def content(kernel: PretendKernel) -> dict[str, Any]:
             drawn: tuple[object, ...] = ()
             if draw:
                 size, offset = int(draw[1]), int(draw[2])
-                drawn = tuple(kernel.slots[draw[3]][slot] for slot in range(offset, offset + size))
+                values = [kernel.slots[draw[3]][slot] for slot in range(offset, offset + size)]
+                drawn = tuple(sorted(values, key=str))
             lines.append((_DRAW.sub("", rule.text), rule.comment, drawn))
         chains[name] = (kernel.hooks.get(name), lines)
     containers = {name: body for name, body in kernel.containers.items() if not slot_map_number(name)}

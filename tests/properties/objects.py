@@ -91,9 +91,9 @@ def _service_ports(draw: st.DrawFn) -> Raw:
 
 
 @st.composite
-def services(draw: st.DrawFn) -> Raw:
-    """A Service, as parsed from JSON."""
-    namespace, name = draw(st.sampled_from(SERVICES))
+def services(draw: st.DrawFn, key: tuple[str, str] | None = None) -> Raw:
+    """A Service, as parsed from JSON; ``key``: its namespace and name."""
+    namespace, name = key or draw(st.sampled_from(SERVICES))
     families = draw(st.sampled_from([["IPv4", "IPv6"], ["IPv4", "IPv6"], ["IPv6", "IPv4"], ["IPv4"], ["IPv6"]]))
     addresses = [draw(st.sampled_from(_cluster_ips[family])) for family in families]
     kind = draw(rarely(st.sampled_from(["Headless", "ExternalName"]), st.sampled_from(_TYPES)))
@@ -160,10 +160,13 @@ def _slice_ports(draw: st.DrawFn) -> list[Raw]:
 
 
 @st.composite
-def slices(draw: st.DrawFn) -> Raw:
-    """An EndpointSlice, as parsed from JSON; a slice of one name may be of another Service the next time."""
-    namespace, name = draw(st.sampled_from(SLICES))
-    family = draw(rarely(st.just("FQDN"), st.sampled_from(["IPv4", "IPv6"])))
+def slices(draw: st.DrawFn, key: tuple[str, str] | None = None, family: str = "") -> Raw:
+    """An EndpointSlice, as parsed from JSON; ``key``: its namespace and name.
+
+    A slice of one name may be of another Service, or another family, the next time.
+    """
+    namespace, name = key or draw(st.sampled_from(SLICES))
+    family = family or draw(rarely(st.just("FQDN"), st.sampled_from(["IPv4", "IPv6"])))
     labels: Raw = {
         "kubernetes.io/service-name": draw(st.sampled_from([of for where, of in SERVICES if where == namespace]))
     }

@@ -373,7 +373,8 @@ def _resolved(expression: Any, elements: dict[str, Any]) -> Any:
         if isinstance(body, dict) and isinstance(body.get("key"), dict) and "numgen" in body["key"]:
             numgen, slots = body["key"]["numgen"], elements[body["data"].removeprefix("@")]
             offset = numgen.get("offset", 0)
-            return {kind: [slots[json.dumps(offset + i)] for i in range(numgen["mod"])]}
+            values = [slots[json.dumps(offset + i)] for i in range(numgen["mod"])]
+            return {kind: sorted(values, key=repr)}  # all are drawn alike, whatever their order
     return {key: _resolved(value, elements) for key, value in expression.items()}
 
 
