@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 MAP_SLOTS = 1024
 """Slots of a shared map."""
-CHAIN_MAP_SLOTS = 64
+CHAIN_MAP_SLOTS = 128
 """Slots of a shared map of chains.
 
 To see that no chain leads back to itself, the kernel follows every element of such a map for each rule that draws from
