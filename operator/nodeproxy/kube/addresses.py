@@ -21,8 +21,11 @@ class Family(enum.IntEnum):
     @property
     def label(self) -> str:
         """The name used in the Kubernetes API and in metrics: ``IPv4`` or ``IPv6``."""
-        return f"IPv{self.value}"
+        return _LABELS[self]
 
+
+_IPV4, _IPV6 = Family.IPV4, Family.IPV6  # a member of an enumeration takes several times as long to look up
+_LABELS = {_IPV4: "IPv4", _IPV6: "IPv6"}
 
 # Leading zeros of a decimal octet: the first (at the start, or after the colon of a mapped address), or a later one.
 _LEADING_ZEROS = re.compile(r"(?<![0-9a-fA-F.])0+(?=[0-9]+\.)|(?<=\.)0+(?=[0-9])")
@@ -136,7 +139,7 @@ def canonical_cidr(text: str) -> str:
 
 def family_of(address_or_cidr: str) -> Family:
     """The family of an address or CIDR that is canonical already."""
-    return Family.IPV6 if ":" in address_or_cidr else Family.IPV4
+    return _IPV6 if ":" in address_or_cidr else _IPV4
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,7 +2,8 @@
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.objects import EndpointConditions, EndpointEntry, EndpointSlice, Hint, Protocol
@@ -11,8 +12,7 @@ _NO_HINTS: frozenset[str] = frozenset()
 _UNSET = EndpointConditions()
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True, gc=False):
     """One address and port that serves a service port.
 
     Attributes:

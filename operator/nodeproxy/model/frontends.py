@@ -43,6 +43,7 @@ class _Entry(NamedTuple):
 
 # A place in the order of claimants: whether the age is unknown, creation in microseconds, then the name.
 _Rank = tuple[bool, int, ServicePortName]
+_NOTHING: frozenset[Frontend] = frozenset()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -110,7 +111,7 @@ class FrontendIndex:
 
     def lost(self, name: ServicePortName) -> frozenset[Frontend]:
         """The frontends that a service port claims, but another one has."""
-        return frozenset(self._lost.get(name, ()))
+        return frozenset(lost) if (lost := self._lost.get(name)) else _NOTHING
 
     def winner(self, frontend: Frontend) -> ServicePortName | None:
         """The service port that has a frontend; None if nobody claims it."""

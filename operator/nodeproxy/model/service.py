@@ -1,8 +1,9 @@
 """Service ports: what one port of one Service asks for in one IP family."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from nodeproxy.kube.addresses import Family, family_of
 from nodeproxy.kube.objects import LoadBalancerIngress, Protocol, Service, ServiceSpec
@@ -24,8 +25,7 @@ class ServicePortName(NamedTuple):
         return f"{name}:{self.port_name}" if self.port_name else name
 
 
-@dataclass(frozen=True, slots=True)
-class ServicePort:
+class ServicePort(msgspec.Struct, frozen=True, gc=False):
     """One port of a Service in one family; all addresses are of that family and canonical.
 
     Attributes:
@@ -99,11 +99,9 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
     ports with one name and protocol, which the API does not let pass, the first one counts. Node port and
     load-balancer addresses count whatever the type is: they may outlive a change of type until they are released.
     """
-    if why_not_served(service) is not None:
-        return ()
     spec = service.spec
     cluster_ip = _cluster_ip(spec, family)
-    if not cluster_ip:
+    if not cluster_ip or why_not_served(service) is not None:
         return ()
     meta = service.metadata
     external_ips = _of_family(spec.external_ips, family)
@@ -138,7 +136,7 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
 
 def _of_family(texts: Iterable[str | None] | None, family: Family) -> tuple[str, ...]:
     """Addresses or CIDRs of one family, in order, without duplicates and blanks."""
-    return tuple(dict.fromkeys(text for text in texts or () if text and family_of(text) == family))
+    return tuple(dict.fromkeys([text for text in texts if text and family_of(text) == family])) if texts else ()
 
 
 def _cluster_ip(spec: ServiceSpec, family: Family) -> str:
@@ -149,7 +147,10 @@ def _cluster_ip(spec: ServiceSpec, family: Family) -> str:
     """
     if spec.ip_families and family.label not in spec.ip_families:
         return ""
-    return next(iter(_of_family((*(spec.cluster_ips or ()), spec.cluster_ip), family)), "")
+    for text in (*(spec.cluster_ips or ()), spec.cluster_ip):
+        if text and family_of(text) == family:
+            return text
+    return ""
 
 
 def _load_balancer_vips(service: Service, family: Family) -> tuple[str, ...]:

@@ -37,7 +37,8 @@ class Topology:
         return True
 
 
-_NO_HINTS = Topology()
+NO_HINTS = Topology()
+"""How hints are used where there are none."""
 
 
 def topology_mode(endpoints: Sequence[Endpoint], node: NodeView) -> Topology:
@@ -47,12 +48,11 @@ def topology_mode(endpoints: Sequence[Endpoint], node: NodeView) -> Topology:
     else, while the control plane is still writing them, a few endpoints would get all the traffic. Hints for nodes
     come first, then hints for zones, then none.
     """
+    if not [e for e in endpoints if (e.node_hints or e.zone_hints) and e.ready]:
+        return NO_HINTS
     ready = [endpoint for endpoint in endpoints if endpoint.ready]
     with_node = [endpoint for endpoint in ready if endpoint.node_hints]
     with_zone = [endpoint for endpoint in ready if endpoint.zone_hints]
-    if not with_node and not with_zone:
-        return _NO_HINTS
-
     reasons = []
     if with_node:
         if len(with_node) < len(ready):

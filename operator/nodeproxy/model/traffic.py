@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from nodeproxy.model.endpoints import Endpoint
 from nodeproxy.model.node import NodeView
 from nodeproxy.model.service import ServicePort
-from nodeproxy.model.topology import Topology, topology_mode
+from nodeproxy.model.topology import NO_HINTS, Topology, topology_mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,13 @@ def categorize(endpoints: Sequence[Endpoint], port: ServicePort, node: NodeView)
     """
     any_usable = any(e.ready or (e.serving and e.terminating) for e in endpoints)
     cluster: tuple[Endpoint, ...] = ()
-    topology = Topology()
+    topology = NO_HINTS
     if port.uses_cluster_endpoints:
         topology = topology_mode(endpoints, node)
-        cluster = tuple([e for e in endpoints if e.ready and topology.allows(e, node)]) or _stand_ins(endpoints)
+        ready = [e for e in endpoints if e.ready]
+        if topology.mode:
+            ready = [e for e in ready if topology.allows(e, node)]
+        cluster = tuple(ready) or _stand_ins(endpoints)
     if not port.uses_local_endpoints:
         return EndpointSets(cluster, (), cluster, any_usable, topology)
 

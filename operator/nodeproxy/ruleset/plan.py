@@ -7,6 +7,7 @@ node and its pods to an external address may use every endpoint whatever externa
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nodeproxy.kube.addresses import contains
 from nodeproxy.model.endpoints import Endpoint
@@ -55,8 +56,7 @@ class PlanContext:
     endpoint_chains: EndpointChains = "WhenAffinity"
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdicts:
+class _Verdicts(NamedTuple):
     """Verdicts for traffic that no endpoint may take; None where one may."""
 
     internal: str | None
@@ -176,10 +176,10 @@ def _dispatch(
     """Elements that lead from the port's frontends to its chains, or to the end of the packet."""
     protocol = port.name.protocol.lower()
     external_chain, firewall_chain = names.EXTERNAL + base, names.FIREWALL + base
-    note = names.comment(str(port.name))
+    note = names.comment(str(port.name)) if verdicts.internal or verdicts.external else ""
 
     def held(address: str | None, number: int) -> bool:
-        return Frontend(address, port.name.protocol, number) not in lost
+        return not lost or Frontend(address, port.name.protocol, number) not in lost
 
     if held(port.cluster_ip, port.port):
         key = (port.cluster_ip, protocol, port.port)
@@ -187,13 +187,12 @@ def _dispatch(
             yield Element(NO_ENDPOINT_SERVICES, key, verdicts.internal, note)
         else:
             yield Element(SERVICE_IPS, key, internal_chain)
-    vips = set(port.load_balancer_vips)
     # One element a key: an address may be both external IP and VIP, or even the ClusterIP, which then comes first.
     for address in dict.fromkeys((*port.external_ips, *port.load_balancer_vips)):
         if not held(address, port.port):
             continue
         key = (address, protocol, port.port)
-        if address in vips and port.source_ranges is not None:
+        if address in port.load_balancer_vips and port.source_ranges is not None:
             yield Element(FIREWALL_IPS, key, firewall_chain)
         if address == port.cluster_ip:
             continue
@@ -212,7 +211,6 @@ def _dispatch(
 def _shared(port: ServicePort, endpoints: EndpointSets, context: PlanContext) -> Iterator[Element]:
     protocol = port.name.protocol.lower()
     yield Element(CLUSTER_IPS, (port.cluster_ip,))
-    for endpoint in endpoints.reachable:
-        # Only a pod of this node can reach itself through this node.
-        if endpoint.node_name == context.node_name and context.node_name:
-            yield Element(HAIRPIN, (endpoint.address, endpoint.address, protocol, endpoint.port))
+    # Only a pod of this node can reach itself through this node.
+    for endpoint in [e for e in endpoints.reachable if e.node_name == context.node_name and context.node_name]:
+        yield Element(HAIRPIN, (endpoint.address, endpoint.address, protocol, endpoint.port))

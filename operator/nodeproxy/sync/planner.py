@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -126,25 +127,26 @@ class Planner:
         """
         touched: dict[ServicePortName, None] = {}
         for key, view in views.items():
-            ports = service_ports(view.service, self.family) if view.service is not None else ()
-            names = {port.name for port in ports}
-            for old in self._ports.pop(key, ()):
-                if old.name not in names:
-                    touched[old.name] = None
-                    touched.update(dict.fromkeys(self._frontends.remove(old.name)))
-            if ports:
-                self._ports[key] = ports
-            for port in ports:
+            wanted = service_ports(view.service, self.family) if view.service is not None else ()
+            if before := self._ports.pop(key, ()):
+                for gone in {port.name for port in before}.difference(port.name for port in wanted):
+                    touched[gone] = None
+                    touched.update(dict.fromkeys(self._frontends.remove(gone)))
+            if wanted:
+                self._ports[key] = wanted
+            for port in wanted:
                 touched[port.name] = None
                 touched.update(dict.fromkeys(self._frontends.update(port.name, claims(port), port.created)))
         changed: dict[ServicePortName, ServiceRules | None] = {}
         # A Service at a time, so that the endpoints of few are in memory at once.
-        for key, group in itertools.groupby(sorted(touched), lambda name: ServiceKey(name.namespace, name.service)):
+        for (namespace, service), group in itertools.groupby(sorted(touched), itemgetter(0, 1)):
+            key = ServiceKey(namespace, service)
             # Not in `views`: it changed because another Service gave up, or took, one of its frontends.
             view = views.get(key) or self._lookup(key)
-            endpoints = merge_slices(view.slices, self.family) if key in self._ports else {}
+            ports = {port.name: port for port in self._ports.get(key, ())}
+            endpoints = merge_slices(view.slices, self.family) if ports else {}
             for name in group:
-                rules = self._plan(key, name, endpoints)
+                rules = self._plan(name, ports.get(name), endpoints)
                 if rules == self.plans.get(name):
                     continue
                 changed[name] = rules
@@ -155,9 +157,8 @@ class Planner:
         return changed
 
     def _plan(
-        self, key: ServiceKey, name: ServicePortName, endpoints: Mapping[PortKey, tuple[Endpoint, ...]]
+        self, name: ServicePortName, port: ServicePort | None, endpoints: Mapping[PortKey, tuple[Endpoint, ...]]
     ) -> ServiceRules | None:
-        port = next((port for port in self._ports.get(key, ()) if port.name == name), None)
         if port is None:
             _note(self.unmatched, name, ())
             _note(self.ignored_hints, name, "")
