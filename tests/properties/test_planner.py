@@ -67,7 +67,7 @@ class Following:
 
 
 @pytest.mark.usefixtures("kept")
-@effort(60)
+@effort(100)
 @given(
     families,
     some_settings,
@@ -95,7 +95,7 @@ def test_any_course_and_any_order_lead_to_the_same_plans(family, settings, begin
 
 
 @pytest.mark.usefixtures("kept")
-@effort(60)
+@effort(100)
 @given(families, events.beginnings, st.lists(events.batches, max_size=6))
 def test_frontend_is_the_oldest_claimants_and_nobody_else_leads_packets_from_it(family, beginning, batches) -> None:
     following, scene = Following(family, SETTINGS[0]), events.Scene()
