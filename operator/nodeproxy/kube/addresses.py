@@ -8,8 +8,8 @@ import enum
 import functools
 import ipaddress
 import re
-import socket
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
 
 class Family(enum.IntEnum):
@@ -29,6 +29,7 @@ _LABELS = {_IPV4: "IPv4", _IPV6: "IPv6"}
 
 # Leading zeros of a decimal octet: the first (at the start, or after the colon of a mapped address), or a later one.
 _LEADING_ZEROS = re.compile(r"(?<![0-9a-fA-F.])0+(?=[0-9]+\.)|(?<=\.)0+(?=[0-9])")
+_PERHAPS_SPECIAL = frozenset({0, 127, 169, *range(224, 256)})  # first octets
 _MAX_LENGTH = 100  # no address is that long; a bound on the work that a line of zeros may cause
 _MAPPED_BITS = 96  # length of ::ffff:0:0/96, which stands for all of IPv4 (RFC 4291, section 2.5.5.2)
 
@@ -46,9 +47,9 @@ def canonical_address(text: str) -> str:
     # The two calls to libc serve nearly every address, an order of magnitude faster than the ipaddress module.
     try:
         if ":" not in text:
-            socket.inet_pton(socket.AF_INET, text)
+            inet_pton(AF_INET, text)
             return text
-        canonical = socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, text))
+        canonical = inet_ntop(AF_INET6, inet_pton(AF_INET6, text))
     except (OSError, ValueError):
         return _slow_canonical_address(text)
     return canonical if "." not in canonical else _slow_canonical_address(text)
@@ -72,12 +73,22 @@ def _slow_canonical_address(text: str) -> str:
     return address.compressed
 
 
+def _is_ordinary(text: str) -> bool:
+    """Whether it is the canonical spelling of an IPv4 address that is nothing special, as nearly every one is."""
+    try:
+        return ":" not in text and inet_pton(AF_INET, text)[0] not in _PERHAPS_SPECIAL
+    except (OSError, ValueError):
+        return False
+
+
 def unicast_address(text: str) -> str:
     """:func:`canonical_address`, of an address that a Service may have.
 
     Raises:
         ValueError: it is no address, or one that no Service can have: unspecified, loopback, multicast or reserved.
     """
+    if _is_ordinary(text):
+        return text
     address = canonical_address(text)
     kind = _special(address)
     if kind and kind != "link-local":
@@ -92,6 +103,8 @@ def endpoint_address(text: str) -> str:
     Raises:
         ValueError: it is no address, or unspecified, loopback, link-local, multicast or reserved.
     """
+    if _is_ordinary(text):
+        return text
     address = canonical_address(text)
     if kind := _special(address):
         msg = f"{text!r} is {kind}"

@@ -72,8 +72,11 @@ def _cluster_ips(spec: ServiceSpec, notes: Notes) -> dict[str, object]:
         changes["cluster_ips"] = read
     # The first of the list repeats the single field: say once what is wrong with both.
     repeated = bool(given) and first == given[0]
-    quiet = Notes("", "") if repeated else notes
-    canonical_first = quiet.read(unicast_address, first, "spec.clusterIP") if first else None
+    if repeated and read == given:
+        canonical_first = first
+    else:
+        quiet = Notes("", "") if repeated else notes
+        canonical_first = quiet.read(unicast_address, first, "spec.clusterIP") if first else None
     canonical_first = canonical_first or (read[0] if read else None)
     if canonical_first != first:
         changes["cluster_ip"] = canonical_first

@@ -126,7 +126,7 @@ class ManifestReader:
         """Read one file, named relative to the folder; if it is bad, what it said before stays in force."""
         self._known[name] = None
         try:
-            data, now = _read(self._root / name)
+            data, now = _read(f"{self._root}/{name}")
         except (FileNotFoundError, NotADirectoryError):
             self._forget(name)
             return
@@ -145,11 +145,15 @@ class ManifestReader:
         self.state.remove(name)
 
 
-def _read(path: Path) -> tuple[bytes, Fingerprint]:
+def _read(path: str) -> tuple[bytes, Fingerprint]:
     # Not blocking, should a named pipe have taken the file's place.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(path)
-        return file.read(MAX_BYTES + 1), Fingerprint.of(status)
+        # By its size: Python would reserve memory for all that may be read at most.
+        data = file.read(min(status.st_size, MAX_BYTES) + 1)
+        if len(data) > status.st_size:  # it has grown since
+            data += file.read(MAX_BYTES + 1 - len(data))
+        return data, Fingerprint.of(status)

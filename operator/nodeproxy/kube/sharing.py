@@ -5,14 +5,14 @@ The decoder makes each anew; told to share, they take half of the memory. An obj
 whoever compares it.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from sys import intern
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from msgspec.structs import force_setattr
 
-from nodeproxy.kube.objects import EndpointEntry, EndpointSlice, KubeObject
+from nodeproxy.kube.objects import EndpointSlice, KubeObject
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -22,9 +22,8 @@ def _first_equal(value: Hashable) -> Hashable:
     return value
 
 
-def _shared(value: _T) -> _T:
-    """An equal value, the same for all who ask; only for values that nobody changes."""
-    return _first_equal(value)  # type: ignore[return-value]  # equal ones are of one type here
+# An equal value, the same for all who ask; only for values that nobody changes. Equal ones are of one type here.
+_shared = cast("Callable[[_T], _T]", _first_equal)
 
 
 def share_parts(obj: KubeObject) -> None:
@@ -35,13 +34,9 @@ def share_parts(obj: KubeObject) -> None:
         if obj.ports:
             force_setattr(obj, "ports", _shared(obj.ports))
         for entry in obj.endpoints or ():
-            _share_entry(entry)
-
-
-def _share_entry(entry: EndpointEntry) -> None:
-    if entry.node_name is not None:
-        force_setattr(entry, "node_name", intern(entry.node_name))
-    if entry.conditions is not None:
-        force_setattr(entry, "conditions", _shared(entry.conditions))
-    if entry.hints is not None:
-        force_setattr(entry, "hints", _shared(entry.hints))
+            if entry.node_name is not None:
+                force_setattr(entry, "node_name", intern(entry.node_name))
+            if entry.conditions is not None:
+                force_setattr(entry, "conditions", _shared(entry.conditions))
+            if entry.hints is not None:
+                force_setattr(entry, "hints", _shared(entry.hints))

@@ -5,6 +5,7 @@ import shutil
 import statistics
 import threading
 import time
+import types
 
 import pytest
 
@@ -224,6 +225,22 @@ def test_a_file_that_grows_too_big_changes_nothing_but_a_report(folder, follow, 
     (folder / "a.json").write_text(" " * 3_000)
     sink.wait_for_problem("has more than 2000 bytes")
     assert WEB in sink.objects
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(folder, monkeypatch):
+    """Its size was asked for before that."""
+    write(folder / "web.json", web(80))
+    asked = os.fstat
+
+    def smaller(descriptor):
+        status = asked(descriptor)
+        fields = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
+        return types.SimpleNamespace(**{**fields, "st_size": 10})
+
+    monkeypatch.setattr(os, "fstat", smaller)
+    loaded = load(folder)
+    assert list(loaded.objects) == [WEB]
+    assert not loaded.problems
 
 
 def test_duplicates_are_reported_and_take_over(folder, follow):

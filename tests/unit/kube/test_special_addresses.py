@@ -1,8 +1,12 @@
 """Addresses that no endpoint or Service can have, as the API server's validation sees them, are left out and told."""
 
-import pytest
+import ipaddress
 
-from nodeproxy.kube.addresses import endpoint_address, unicast_address
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeproxy.kube.addresses import canonical_address, endpoint_address, unicast_address
 from nodeproxy.kube.decode import decode
 
 from .support import endpoint_slice, read, service
@@ -72,6 +76,36 @@ def test_link_local_address_is_a_service_s_but_no_endpoint_s(address):
 @pytest.mark.parametrize("address", ORDINARY)
 def test_ordinary_address_is_taken_as_it_is(address):
     assert unicast_address(address) == endpoint_address(address) == address
+
+
+octets = st.sampled_from([0, 1, 9, 126, 127, 128, 168, 169, 170, 223, 224, 239, 240, 254, 255, 256]) | st.integers(
+    0, 255
+)
+nearly_addresses = st.one_of(
+    st.lists(octets.map(str), min_size=3, max_size=5).map(".".join),
+    st.tuples(octets, octets).map("{0[0]}.{0[1]}.2.3".format),
+    st.text(alphabet="0123456789.: \0é", max_size=16),
+    st.ip_addresses().map(str),
+)
+
+
+@given(nearly_addresses)
+def test_address_is_judged_as_the_ipaddress_module_does(text):
+    """What is quick for nearly all addresses gives no other answer than going the long way."""
+    try:
+        address = ipaddress.ip_address(canonical_address(text))
+    except ValueError:
+        address = None
+    loose = address is None or address.is_unspecified or address.is_loopback or address.is_multicast
+    if not loose and address.version == 4:
+        loose = address.packed[0] == 0 or address.packed[0] >= 240
+    strict = loose or address in ipaddress.ip_network("169.254.0.0/16" if address.version == 4 else "fe80::/10")
+    for parse, refused in ((unicast_address, loose), (endpoint_address, strict)):
+        if refused:
+            with pytest.raises(ValueError, match=r" is "):
+                parse(text)
+        else:
+            assert parse(text) == address.compressed
 
 
 @pytest.mark.parametrize(("address", "kind"), [*SPECIAL.items(), *((address, "link-local") for address in LINK_LOCAL)])
