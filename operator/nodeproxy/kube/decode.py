@@ -54,27 +54,43 @@ class Decoded(NamedTuple):
     origin: str = ""
 
 
-class _Header(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Header(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """What an object says that it is."""
+
     api_version: str | None = None
     kind: str | None = None
 
 
-_header = msgspec.json.Decoder(_Header)
+_header = msgspec.json.Decoder(Header)
 _decoders: dict[str, msgspec.json.Decoder[KubeObject]] = {
     kind: msgspec.json.Decoder(cls) for kind, cls in _CLASSES.items()
 }
 
 
-def decode_json(data: bytes | msgspec.Raw, origin: str, default_kind: str = "") -> Decoded:
+def read_header(data: bytes | msgspec.Raw) -> Header:
+    """What an object of JSON says that it is.
+
+    Raises:
+        msgspec.DecodeError: it is not JSON, or something else than an object with such fields (a ``ValidationError``).
+        UnicodeDecodeError: a text in it is not UTF-8.
+        RecursionError: it is nested too deep.
+    """
+    return _header.decode(data)
+
+
+def decode_json(
+    data: bytes | msgspec.Raw, origin: str, default_kind: str = "", header: Header | None = None
+) -> Decoded:
     """Decode and clean one object of JSON.
 
     Args:
         data: the object; a ``msgspec.Raw`` from a list or an event will do.
         origin: where it was read, for problems.
         default_kind: its kind if it does not say (items of typed lists do not).
+        header: what :func:`read_header` makes of it, if that has been called.
     """
     try:
-        header = _header.decode(data)
+        header = header or _header.decode(data)
         kind = header.kind or default_kind
         if kind in _CLASSES and _says(header.api_version, kind, default_kind):
             return _cleaned(_decoders[kind].decode(data), kind, origin)

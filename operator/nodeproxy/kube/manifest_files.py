@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from nodeproxy.kube.decode import API_VERSIONS, Decoded, decode, decode_json
+from nodeproxy.kube.decode import API_VERSIONS, Decoded, Header, decode, decode_json, read_header
 from nodeproxy.kube.notes import show
 from nodeproxy.kube.source import Problem
 from nodeproxy.kube.yaml_documents import YamlError, load_documents
@@ -90,26 +90,21 @@ def _documents(text: str, *, is_json: bool) -> Iterable[Any]:
     return load_documents(text)
 
 
-class _Kind(msgspec.Struct, frozen=True, gc=False):
-    kind: str = ""
-
-
 class _List(msgspec.Struct, frozen=True, gc=False):
     kind: str = ""
     api_version: str | None = msgspec.field(name="apiVersion", default=None)
     items: list[msgspec.Raw] | None = None
 
 
-_kind_decoder = msgspec.json.Decoder(_Kind)
 _list_decoder = msgspec.json.Decoder(_List)
 
 
 def _parse_one_json(data: bytes, origin: str, manifest: ManifestFile) -> bool:
     """Take the file if it is exactly one JSON object; the way most files go, and the fastest."""
     try:
-        kind = _kind_decoder.decode(data).kind
-        if not kind.endswith("List"):
-            _add(decode_json(data, origin), manifest)
+        header = read_header(data)
+        if not _is_list(header):
+            _add(decode_json(data, origin, header=header), manifest)
         elif not _take_plain_list(data, origin, manifest):
             _take(msgspec.json.decode(data), origin, manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -125,7 +120,7 @@ def _take_plain_list(data: bytes, origin: str, manifest: ManifestFile) -> bool:
     """
     try:
         found = _list_decoder.decode(data)
-        items = [(_kind_decoder.decode(item).kind, item) for item in found.items or ()]
+        items = [(read_header(item), item) for item in found.items or ()]
     except msgspec.ValidationError:
         return False  # said in full by who goes through it field by field
     item_kind = _TYPED_LISTS.get(found.kind, "")
@@ -133,11 +128,15 @@ def _take_plain_list(data: bytes, origin: str, manifest: ManifestFile) -> bool:
         return False
     if found.api_version != (API_VERSIONS[item_kind] if item_kind else "v1"):
         return False
-    if any(kind.endswith("List") for kind, _ in items):
+    if any(_is_list(header) for header, _ in items):
         return False
-    for index, (_, item) in enumerate(items):
-        _add(decode_json(item, f"{origin}.items[{index}]", item_kind), manifest)
+    for index, (header, item) in enumerate(items):
+        _add(decode_json(item, f"{origin}.items[{index}]", item_kind, header), manifest)
     return True
+
+
+def _is_list(header: Header) -> bool:
+    return header.kind is not None and header.kind.endswith("List")
 
 
 def _json_documents(text: str) -> Iterator[Any]:

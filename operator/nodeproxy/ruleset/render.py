@@ -292,7 +292,7 @@ class Renderer:
         return tuple(map(_rule, self._lines(template, **values)))
 
     def _lines(self, template: str, **values: object) -> tuple[str, ...]:
-        return tuple(line.strip() for line in self._text(template, **values).splitlines() if line.strip())
+        return tuple([line for text in self._text(template, **values).splitlines() if (line := text.strip())])
 
     def _text(self, template: str, **values: object) -> str:
         try:
@@ -357,7 +357,7 @@ def _environment(templates: Path) -> jinja2.Environment:
 def _rule(line: str) -> Rule:
     """A template's line as a rule. Services have some lines in common, hence the cache; most are one Service's own."""
     text, _, note = line.partition(" # ")
-    note = comment(note.strip(), MAX_COMMENT - _DIGEST_LENGTH - 2)
+    note = comment(note.strip(), MAX_COMMENT - _DIGEST_LENGTH - 2) if note else ""
     raw = hashlib.blake2s(f"{text}\0{note}".encode(), digest_size=5).digest()
     return Rule(text.strip(), note, base32(raw).lower())
 
