@@ -45,6 +45,8 @@ def base32(five: bytes) -> str:
 def base_name(full: str) -> str:
     """The hash of ``full``, a dash and ``full``, cut to 240 bytes; the hash is taken before cutting."""
     name = f"{base32(hashlib.sha256(full.encode()).digest()[:5])}-{full}"
+    if len(name) <= MAX_BASE and name.isascii():
+        return name
     raw = name.encode()
     return name if len(raw) <= MAX_BASE else raw[: MAX_BASE - 3].decode(errors="ignore") + "..."
 

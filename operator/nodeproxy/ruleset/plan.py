@@ -38,6 +38,9 @@ from nodeproxy.ruleset.rules import (
     Target,
 )
 
+_Bases = dict[tuple[str, int], str]
+"""By address and port of an endpoint, what the names of its chain and of its affinity set end in."""
+
 _NONE_LOST: frozenset[Frontend] = frozenset()
 
 
@@ -78,20 +81,22 @@ def plan(
         lost: its frontends that an older Service holds; they get no element.
     """
     base = names.service_base(port.name)
-    with_chains = bool(port.affinity_seconds) or context.endpoint_chains == "Always"
+    counted = context.endpoint_chains == "Always"
+    bases: _Bases | None = None
     chains: list[Chain] = []
     sets: list[AffinitySet] = []
-    if with_chains:
-        for endpoint in endpoints.reachable:
-            chain = _endpoint_chain(port, endpoint, counter=context.endpoint_chains == "Always")
+    if counted or port.affinity_seconds:
+        bases = {(e.address, e.port): names.endpoint_base(port.name, e.address, e.port) for e in endpoints.reachable}
+        for (address, number), ending in bases.items():
+            chain = _endpoint_chain(port, Target(address, number), ending, counter=counted)
             chains.append(chain)
             if chain.affinity_set:
                 sets.append(AffinitySet(chain.affinity_set, port.affinity_seconds))
     cluster_chain, local_chain = names.SERVICE + base, names.LOCAL + base
     if endpoints.cluster and port.uses_cluster_endpoints:
-        chains.append(_balancing_chain(cluster_chain, port, endpoints.cluster, with_chains=with_chains))
+        chains.append(_balancing_chain(cluster_chain, port, endpoints.cluster, bases))
     if endpoints.local and port.uses_local_endpoints:
-        chains.append(_balancing_chain(local_chain, port, endpoints.local, with_chains=with_chains))
+        chains.append(_balancing_chain(local_chain, port, endpoints.local, bases))
     verdicts = _verdicts(port, endpoints)
     if endpoints.any_usable and port.externally_accessible:
         policy_chain = local_chain if port.external_policy_local else cluster_chain
@@ -127,30 +132,29 @@ def _verdicts(port: ServicePort, endpoints: EndpointSets) -> _Verdicts:
     )
 
 
-def _endpoint_chain(port: ServicePort, endpoint: Endpoint, *, counter: bool) -> EndpointChain:
-    base = names.endpoint_base(port.name, endpoint.address, endpoint.port)
+def _endpoint_chain(port: ServicePort, target: Target, base: str, *, counter: bool) -> EndpointChain:
     return EndpointChain(
         name=names.ENDPOINT + base,
         protocol=port.name.protocol.lower(),
-        target=Target(endpoint.address, endpoint.port),
+        target=target,
         affinity_set=names.AFFINITY + base if port.affinity_seconds else None,
         counter=counter,
     )
 
 
 def _balancing_chain(
-    name: str, port: ServicePort, endpoints: Sequence[Endpoint], *, with_chains: bool
+    name: str, port: ServicePort, endpoints: Sequence[Endpoint], bases: _Bases | None
 ) -> BalancingChain:
     protocol = port.name.protocol.lower()
-    if not with_chains:
+    if bases is None:
         return BalancingChain.of_targets(name, protocol, endpoints)
-    bases = [names.endpoint_base(port.name, e.address, e.port) for e in endpoints]
+    found = [bases[e.address, e.port] for e in endpoints]
     sticky = (
-        tuple(StickyEndpoint(names.AFFINITY + base, names.ENDPOINT + base) for base in bases)
+        tuple([StickyEndpoint(names.AFFINITY + base, names.ENDPOINT + base) for base in found])
         if port.affinity_seconds
         else ()
     )
-    return BalancingChain(name, protocol, chains=tuple(names.ENDPOINT + base for base in bases), sticky=sticky)
+    return BalancingChain(name, protocol, chains=tuple([names.ENDPOINT + base for base in found]), sticky=sticky)
 
 
 def _allowed(port: ServicePort, context: PlanContext) -> tuple[str, ...]:
