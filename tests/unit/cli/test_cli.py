@@ -168,7 +168,7 @@ def test_broken_template_ends_with_5_and_is_named_with_its_line(
 def test_missing_templates_end_with_5_and_are_named(folder: Path, tmp_path: Path, command: str) -> None:
     done = call(*words(command, folder, f"--templates={tmp_path / 'nope'}"))
     assert done.returncode == 5
-    assert "base.nft.j2: no such template" in done.stderr
+    assert "words.nft.j2: no such template" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["run", "cleanup"])
@@ -186,7 +186,7 @@ def test_missing_capability_ends_with_4_and_is_named(folder: Path, command: str)
     [
         (["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"], [], "PermissionDeniedError", "CAP_", 4),
         ([], ["--masquerade-bit=32"], "ConfigError", "--masquerade-bit 32", 2),
-        ([], ["--templates=/nonexistent"], "TemplateError", "base.nft.j2", 5),
+        ([], ["--templates=/nonexistent"], "TemplateError", "words.nft.j2", 5),
     ],
 )
 @pytest.mark.usefixtures("namespace")

@@ -101,6 +101,7 @@ def test_transaction_defines_before_it_refers_and_removes_last() -> None:
         AddRule("", "a/b", rule),
         FlushChain("", "a/b"),
         FillSlots("", "m", 0, ("a/b",)),
+        FreeSlots("", "m", 0, 1, Stage.EMPTY_SLOTS),
         AddChain("", "a/b"),
         AddContainer("", "set", "s", "type x"),
         ReplaceTable(),
