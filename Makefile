@@ -20,6 +20,8 @@ AS_ROOT := tools/as-root.sh
 
 # Passed to pytest: make test ARGS="tests/unit -k slices"
 ARGS ?=
+# Test files that run at a time. With 0 all run in one process, which shows what they print: make test JOBS=0 ARGS=-s
+JOBS ?= 2
 
 .PHONY: help setup demo test lint typecheck check check-debian13 bench bench-debian13 format clean
 
@@ -33,7 +35,7 @@ demo: setup ## build a small world of network namespaces and balance real connec
 	@$(AS_ROOT) $(PY) demo/demo.py
 
 test: setup ## run the unit tests and the tests with real packets (ARGS="..." goes to pytest)
-	@$(AS_ROOT) $(PY) -m pytest -o cache_dir="$(CACHE)/pytest" $(ARGS)
+	@$(AS_ROOT) $(PY) -m pytest -n $(JOBS) --dist loadfile -o cache_dir="$(CACHE)/pytest" $(ARGS)
 
 lint: setup ## check style, formatting and the one-way layers
 	@.venv/bin/ruff check .

@@ -20,7 +20,9 @@ def main(argv: list[str]) -> int:
         subprocess.run(["ip", *words.split()], check=True, timeout=20)
     # Only now: threads that an import might start would stay outside.
     from bench.measures import MEASURES  # noqa: PLC0415
+    from nodeproxy.cli.collector import calm_collector  # noqa: PLC0415
 
+    calm_collector()  # as `nodeproxy run` does
     figures = MEASURES[argv[0]](**json.loads(argv[1] if len(argv) > 1 else "{}"))
     print(json.dumps(figures))
     return 0
