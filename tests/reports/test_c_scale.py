@@ -140,7 +140,7 @@ def test_c02_first_load_is_cut_into_transactions_of_bounded_size() -> None:
         counts.append(len(texts))
         run("nft", "delete", "table", "ip", TABLE)
     assert max(largest) <= diff.PIECE_WEIGHT + 20, "a Service is not cut"
-    assert bytes_[1] < bytes_[0] * 1.1
+    assert bytes_[1] < bytes_[0] * 1.3  # names and numbers have more digits
     assert 2 * counts[0] < counts[1] < 4 * counts[0]
 
 

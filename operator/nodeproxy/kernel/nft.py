@@ -58,8 +58,15 @@ class Nft:
     def __init__(self) -> None:
         self._context: Any = None
         self._socket = -1  # the context's descriptor
+        self._told = 0  # the inode of the socket whose port has been told
         self._heard: Callable[[int], None] = lambda _: None
         self._thread: int | None = None
+        self._retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(BusyError),
+            stop=tenacity.stop_after_attempt(_ATTEMPTS),
+            wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.1),
+            reraise=True,
+        )
 
     def run(self, text: str) -> None:
         """Apply a transaction: all of it or nothing.
@@ -70,14 +77,8 @@ class Nft:
             TransactionError: it was refused; the subclass says whether that may pass.
             PermissionDeniedError: CAP_NET_ADMIN is missing.
         """
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(BusyError),
-            stop=tenacity.stop_after_attempt(_ATTEMPTS),
-            wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.1),
-            reraise=True,
-        )
         try:
-            retrying(self._run_once, text)
+            self._retrying(self._run_once, text)
         except BusyError as error:
             # Only now: to find out who is at fault takes another run.
             self._check_as_file(text, fallback=error.reason)
@@ -109,13 +110,17 @@ class Nft:
 
     def follow_port(self, heard: Callable[[int], None]) -> None:
         """Have ``heard`` told the netlink port through which transactions go: now, and before another one is used."""
-        self._heard = heard
+        self._heard, self._told = heard, 0
         self._tell_port()
 
     def _tell_port(self) -> None:
-        if self._context is not None and self._socket >= 0:
-            with contextlib.suppress(OSError):  # libnftables may close a socket and open another
+        if self._context is None or self._socket < 0:
+            return
+        with contextlib.suppress(OSError):  # libnftables may close a socket and open another
+            inode = os.fstat(self._socket).st_ino
+            if inode != self._told:
                 self._heard(adopt_socket(self._socket))
+                self._told = inode
 
     def _ours(self) -> Any:
         current = threading.get_ident()
@@ -131,6 +136,7 @@ class Nft:
             before = netfilter_sockets().items()
             self._context = _new_context()
             self._socket = max((number for number, _ in netfilter_sockets().items() - before), default=-1)
+            self._told = 0
             self._tell_port()
         return self._context
 

@@ -41,7 +41,7 @@ from nodeproxy.ruleset.render import Base, Renderer, RenderError, digest_of
 from nodeproxy.ruleset.rules import NODE_PORT_IPS, BalancingChain, Element, ElementKey, ServiceRules, Target
 from nodeproxy.ruleset.slot_ledger import LONG_AGO, Drawn, Freed, SlotLedger
 
-PIECE_WEIGHT = 4000  # operations a transaction holds: about 200 Services of 10 endpoints
+PIECE_WEIGHT = 2500  # operations a transaction holds: about 200 Services of 10 endpoints
 # libnftables before 1.1 reads all chains before each transaction, so a table with many is brought up in bigger pieces.
 _MANY_CHAINS, _MAX_SCALE = 10_000, 3
 
@@ -508,7 +508,7 @@ class TableState:
                     offset = drawn.use.slots.offset
                     values = drawn.order or before.slots
                     switch += refill_slots(owner, drawn.use.map_name, offset, values, refilled)
-                    return drawn._replace(order=refilled if refilled != chain.slots else None)
+                    return Drawn(chain.name, drawn.use, refilled if refilled != chain.slots else None)
         elif chain.name in self._adopted:
             return self._adopted[chain.name]
         use, capacity = self._slots.take(chain)

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+
+import msgspec
 
 from nodeproxy.ruleset.names import SLOT_MAPS
 from nodeproxy.ruleset.rules import ElementKey, Target
@@ -33,7 +34,7 @@ class Mirror:
     elements: dict[str, dict[ElementKey, str | None]] = field(default_factory=dict)
 
 
-class SlotUse(NamedTuple):
+class SlotUse(msgspec.Struct, frozen=True, gc=False):
     """Slots that a chain's rule draws from: in which kind of map, and where."""
 
     prefix: str

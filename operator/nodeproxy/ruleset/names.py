@@ -5,6 +5,7 @@ of up to 128 (tried with 1.0.6 and 1.1.3); one byte more and the kernel or nft r
 """
 
 import hashlib
+from functools import lru_cache
 
 from nodeproxy.model.service import ServicePortName
 
@@ -27,6 +28,7 @@ SLOT_MAPS = (f"{_ENDPOINT_MAP}tcp-", f"{_ENDPOINT_MAP}udp-", f"{_ENDPOINT_MAP}sc
 """Prefixes of all slot maps."""
 
 
+@lru_cache(maxsize=8)
 def endpoint_map(protocol: str) -> str:
     """Prefix of the slot maps that hold addresses and ports of a protocol (lower case).
 

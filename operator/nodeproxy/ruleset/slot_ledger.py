@@ -3,7 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from nodeproxy.ruleset.mirror import Found, SlotUse, slot_map_number
 from nodeproxy.ruleset.names import ENDPOINT_CHAIN_MAP, SLOT_MAPS
@@ -13,7 +14,7 @@ from nodeproxy.ruleset.slots import CHAIN_MAP_SLOTS, MAP_SLOTS, SlotPool, SlotRa
 LONG_AGO = float("-inf")
 
 
-class Drawn(NamedTuple):
+class Drawn(msgspec.Struct, frozen=True, gc=False):
     """The slots that a chain draws from; ``order``: what they hold, if in another order than the chain has it."""
 
     chain: str

@@ -10,7 +10,8 @@ A pool only keeps account: what the slots hold is known by who owns them.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+
+import msgspec
 
 MAP_SLOTS = 1024
 """Slots of a shared map."""
@@ -22,7 +23,7 @@ it (``nft_chain_validate``, Linux 6.18), after each change of rules: at 1,024 th
 """
 
 
-class SlotRange(NamedTuple):
+class SlotRange(msgspec.Struct, frozen=True, gc=False):
     """``size`` consecutive slots from ``offset`` on, in the map with number ``number``."""
 
     number: int

@@ -267,7 +267,7 @@ class Proxier:
         since: Collection[str] | None = None
         state: TableState | None = None
         for _ in range(_PASSES):
-            wanted = {name: rules for name, rules in sorted(planner.plans.items()) if name not in refusals}
+            wanted = {name: planner.plans[name] for name in sorted(planner.plans) if name not in refusals}
             applier = Applier(self._nft, planner.renderer, touch=self._audit.touch, trial=self._tried)
             now = self._clock.now()
             kept: Mapping[ServicePortName, ServiceRules] = {}
