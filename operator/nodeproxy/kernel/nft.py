@@ -36,7 +36,7 @@ _KINDS: tuple[tuple[str, type[TransactionError]], ...] = (
     ("Interrupted system call", BusyError),
     ("Resource temporarily unavailable", BusyError),
 )
-_ATTEMPTS = 4
+_ATTEMPTS = 3  # after the first one
 _SHORT = 10_000  # characters; what is longer is not checked again for an error that takes long and names nobody
 
 SYNTAX_ERROR = "syntax error"
@@ -78,7 +78,10 @@ class Nft:
             PermissionDeniedError: CAP_NET_ADMIN is missing.
         """
         try:
-            self._retrying(self._run_once, text)
+            try:
+                self._run_once(text)
+            except BusyError:
+                self._retrying(self._run_once, text)
         except BusyError as error:
             # Only now: to find out who is at fault takes another run.
             self._check_as_file(text, fallback=error.reason)

@@ -8,9 +8,10 @@ What goes out of use is emptied at once, but deleted a little later: a packet on
 about to look a slot up, and kernels before 6.2 hold a chain busy for a moment after the element that named it is gone.
 """
 
+import itertools
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -232,6 +233,7 @@ class TableState:
             like: a state in which most of ``wanted`` was rendered by the same templates, to save doing it again.
         """
         strays: list[Operation] = []
+        found = self._found is not None
         if self._found is not None:
             chains = (chain for rules in wanted.values() for chain in rules.balancing() if chain.choices > 1)
             staying = [chain.name for rules in kept.values() for chain in rules.chains]
@@ -251,7 +253,8 @@ class TableState:
         self._change_base(base, pending.base)
         yield from self._change_services(wanted, pending)
         self._adopted, self._like = {}, None
-        self._remove_strays({**wanted, **kept}, base, now, strays)
+        if found:
+            self._remove_strays(itertools.chain(wanted.values(), kept.values()), base, now, strays)
         # May be cut anywhere: first what leads to stray chains, then what they do, then what that referred to.
         strays.sort(key=lambda stray: (not isinstance(stray, RemoveElement), stray.stage))
         yield from cut([], [[stray] for stray in strays], PIECE_WEIGHT)
@@ -554,7 +557,7 @@ class TableState:
 
     def _remove_strays(
         self,
-        wanted: Mapping[ServicePortName, ServiceRules],
+        wanted: Iterable[ServiceRules],
         base: BaseAndAddresses,
         now: float,
         operations: list[Operation],
@@ -563,12 +566,13 @@ class TableState:
         mirror = self.mirror
         chains = {chain.name for chain in base[0].chains}
         sets: set[str] = set()
-        elements: set[_Key] = {(NODE_PORT_IPS, (address,)) for address in base[1]}
-        for rules in wanted.values():
+        elements: defaultdict[str, set[ElementKey]] = defaultdict(set)
+        elements[NODE_PORT_IPS] = {(address,) for address in base[1]}
+        for rules in wanted:
             chains.update(chain.name for chain in rules.chains)
             sets.update(affinity_set.name for affinity_set in rules.sets)
-            elements.update((e.container, e.key) for e in rules.elements)
-            elements.update((e.container, e.key) for e in rules.shared)
+            for element in itertools.chain(rules.elements, rules.shared):
+                elements[element.container].add(element.key)
         for name in [name for name in mirror.chains if name not in chains]:
             self._retire_chain(name, "", operations, now)
         for name in [name for name in mirror.affinity if name not in sets]:
@@ -577,7 +581,7 @@ class TableState:
         for name in [name for name in mirror.containers if name not in containers and not slot_map_number(name)]:
             operations.append(RemoveContainer("", self._forget_container(name), name))
         for container, content in mirror.elements.items():
-            for key in [key for key in content if (container, key) not in elements]:
+            for key in [key for key in content if key not in elements[container]]:
                 operations.append(RemoveElement("", container, key))
                 del content[key]
 

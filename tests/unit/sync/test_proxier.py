@@ -268,7 +268,7 @@ def test_new_address_of_an_interface_writes_one_element() -> None:
     table.sync()
     table.move(present=["192.0.2.1", "198.18.0.9"])
     (text,) = table.nft.taken() or table.sync()
-    assert len(re.findall(r"^add ", text, re.MULTILINE)) == 2, "the table, and the element"
+    assert re.findall(r"^add \w+", text, re.MULTILINE) == ["add element"]
     assert [key for key, _ in view(V4)["set nodeport-ips"][1]] == ['"192.0.2.1"', '"198.18.0.9"']
     table.move(present=["198.18.0.9"])
     table.sync()

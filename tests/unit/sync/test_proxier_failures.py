@@ -230,7 +230,7 @@ def test_change_of_many_services_is_halved_as_well() -> None:
 def test_service_port_with_a_statement_that_cannot_be_cut_is_left_out_and_changes_nothing() -> None:
     found = table()
     held = view(V4)
-    found.nft.before = refuse_above(100)
+    found.nft.before = refuse_above(40)
     found.sync(endpoints("a", [7]))
     assert {str(name) for name in found.proxier.refused()} == {"ns/a"}
     assert view(V4) == held
