@@ -33,6 +33,13 @@ class Mirror:
     affinity: dict[str, int] = field(default_factory=dict)
     elements: dict[str, dict[ElementKey, str | None]] = field(default_factory=dict)
 
+    def forget_container(self, name: str) -> str:
+        """Take a set or map out, which must be there; returns whether it was a ``set`` or a ``map``."""
+        self.containers.pop(name, None)
+        self.affinity.pop(name, None)
+        self.elements.pop(name, None)
+        return self.kinds.pop(name)
+
 
 class SlotUse(msgspec.Struct, frozen=True, gc=False):
     """Slots that a chain's rule draws from: in which kind of map, and where."""
