@@ -59,12 +59,9 @@ class TableState:
     Args:
         found: what the kernel holds; None: no such table.
         renderer: renders its objects; may be replaced when the settings change.
-        unrenderable: is told of a service port that a template fails for; what there is of its operations must not
-            be applied, and the state no longer holds for it. None: the error is raised.
-
-    Attributes:
-        renderer: the same.
-        clearing: whether nothing is left of a correction but to remove what does not belong into the table.
+        unrenderable: is told of a service port that a template fails for while the whole table is made or corrected;
+            what there is of its operations must not be applied, and the state no longer holds for it. None: the error
+            is raised, as it is by :meth:`change`.
     """
 
     def __init__(
@@ -80,7 +77,6 @@ class TableState:
         self._slots = SlotLedger()
         self._services = Placement(self.mirror, self._slots)
         self._base: BaseAndAddresses | None = None
-        self.clearing = False
 
     # --- questions -----------------------------------------------------------------------------------------------
 
@@ -120,10 +116,12 @@ class TableState:
             updates: the new rules by service port; None: it is gone.
             now: monotonic seconds.
             base: the table's base and node-port addresses, if they may have changed.
+
+        Raises:
+            RenderError: a template fails for one of them; the state no longer holds.
         """
         changed = self._change_base(base) if base is not None and base != self._base else []
-        pending = Pending(self.renderer, now)
-        yield from self._change_services(updates, pending, changed, self._limit, self._unrenderable)
+        yield from self._change_services(updates, Pending(self.renderer, now), changed, self._limit)
 
     def replace(
         self,
@@ -187,7 +185,6 @@ class TableState:
             self._remove_strays(itertools.chain(wanted.values(), kept.values()), base, now, strays)
         # May be cut anywhere: first what leads to stray chains, then what they do, then what that referred to.
         strays.sort(key=lambda stray: (not isinstance(stray, RemoveElement), stray.stage))
-        self.clearing = True
         yield from cut([], [[stray] for stray in strays], PIECE_WEIGHT)
 
     def settle(self, began: float, now: float) -> None:

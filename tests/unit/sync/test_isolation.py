@@ -136,7 +136,9 @@ def test_what_a_refused_service_had_stays_until_it_is_taken_again(folder: Path, 
     assert table.again().sync() == []
 
 
-@pytest.mark.parametrize("way", ["unknown statement", "missing chain", "statement for another hook"])
+@pytest.mark.parametrize(
+    "way", ["unknown statement", "missing chain", "statement for another hook", "value that is not there"]
+)
 def test_change_that_is_refused_leaves_the_old_rules_and_the_next_one_is_taken(folder: Path, way: str) -> None:
     """In one run, by partial syncs: the first refusal makes it look at the whole table."""
     spoil(folder, way, {"s2"}, when="chain.targets[0].address == '10.244.0.66'")
