@@ -206,7 +206,7 @@ class _Table:
         """An address that says which Service it is of."""
         if self.family is V4:
             return f"10.{number}.{index >> 8 & 255}.{index & 255}"
-        return f"fd00:{number:x}::{index & 0xFFFF:x}"
+        return f"fd00:{number:x}::1:{index & 0xFFFF:x}"
 
     def plan(self, number: int, size: int, begin: int) -> ServiceRules:
         """The rules of a Service with ``size`` endpoints; protocol and kind go with its number."""
