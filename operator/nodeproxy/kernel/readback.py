@@ -38,6 +38,9 @@ _VERDICT_TYPE = 0xFFFFFF00
 TABLE_DORMANT = 0x1
 """The flag of a table whose rules are switched off (NFT_TABLE_F_DORMANT)."""
 _ACCEPT = 1
+# What nft takes for a name, keywords aside; programs that do not go through its language may use any other.
+_SPELLABLE = re.compile(r"[A-Za-z_.][\w./\\-]*", re.ASCII)
+_MOST_SLOTS = 1 << 20  # of a map: account is kept of each, and no Service has so many endpoints
 _KEY, _EXPIRES = 1, 5  # attributes of an element: its key, the milliseconds it has left
 _SET_ANONYMOUS, _SET_MAP, _SET_TIMEOUT, _SET_DYNAMIC = 0x1, 0x8, 0x10, 0x20
 _SET_OTHERWISE = 0x2 | 0x4 | _SET_TIMEOUT | _SET_DYNAMIC  # also constant, and interval
@@ -142,12 +145,12 @@ def _read_once(family: Family, base: Base) -> Found | None:
         try:
             return _interpret(raw, sock, family, base)
         except TableForeignError as foreign:
-            foreign.clients = _clients(raw, family)
+            foreign.clients = _clients(raw.sets, family)
             raise
         except (LookupError, ValueError) as error:
             # Something that this program never writes, such as an element that matches everything.
             unreadable = TableForeignError(f"it holds something unreadable ({type(error).__name__}: {error})")
-            unreadable.clients = _clients(raw, family)
+            unreadable.clients = _clients(raw.sets, family)
             raise unreadable from error
 
 
@@ -195,12 +198,19 @@ def dump_sets(sock: NftSocket) -> Iterator[SetHeader]:
             yield header
 
 
-def _clients(raw: _Raw, family: Family) -> Mapping[str, Sequence[Client]]:
+def affinity_clients(family: Family) -> Mapping[str, Sequence[Client]]:
+    """The clients in all affinity sets, with what is left of their time, by set; what can't be read is left out."""
+    with contextlib.suppress(OSError, LookupError, ValueError, DumpInterruptedError), NftSocket(family) as sock:
+        return _clients([*dump_sets(sock)], family)
+    return {}
+
+
+def _clients(sets: Iterable[SetHeader], family: Family) -> Mapping[str, Sequence[Client]]:
     """The clients in all affinity sets, with what is left of their time; what can't be read is left out."""
     address = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
     wanted = _TYPES["ipv4_addr" if family is Family.IPV4 else "ipv6_addr"]
     found: dict[str, Sequence[Client]] = {}
-    for header in raw.sets:
+    for header in sets:
         if not header.is_affinity or header.key_type != wanted:
             continue
         # A set at a time, each with a socket of its own: none of them must cost the others their clients.
@@ -294,6 +304,7 @@ def _interpret(raw: _Raw, sock: NftSocket, family: Family, base: Base) -> Found:
     if raw.flags & TABLE_DORMANT:
         msg = "it is dormant"
         raise TableForeignError(msg)
+    _check_names((*raw.chains.hooks, *(header.name for header in raw.sets)))
     check_hooks(raw.chains, base)
     for name, hook in raw.chains.hooks.items():
         mirror.chains[name] = "".join(raw.digests.get(name, ()))
@@ -311,12 +322,24 @@ def _interpret(raw: _Raw, sock: NftSocket, family: Family, base: Base) -> Found:
         elif slot_map_number(header.name):
             mirror.containers[header.name] = ""
             end = slots.add(header.name, _element_lists(sock, header.name), names)
-            found.capacities[header.name] = header.size or max(MAP_SLOTS, end)
+            found.capacities[header.name] = min(header.size or max(MAP_SLOTS, end), _MOST_SLOTS)
         else:
             container = declared.get(header.name)
             mirror.containers[header.name] = container.body if container else ""
             mirror.elements[header.name] = dict(_elements(_dump_elements(sock, header.name), header, names))
     return found
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """What nft can't spell can't be emptied or deleted by name, and must not get into a transaction.
+
+    Raises:
+        TableForeignError: there is such a name.
+    """
+    for name in names:
+        if not _SPELLABLE.fullmatch(name):
+            msg = f"it holds something with a name that nft can't spell ({name!r})"
+            raise TableForeignError(msg)
 
 
 def check_hooks(chains: Chains, base: Base) -> None:

@@ -97,7 +97,8 @@ class SlotLedger:
             end = found.capacities[map_name]
             rest = sorted(content.keys() - claimed)
             self._beyond += [SlotUse(known[0], SlotRange(known[1], slot, 1)) for slot in rest if slot >= end]
-            busy = {slot for slots in drawn[map_name] for slot in range(slots.offset, slots.end)} if rest else set()
+            ranges = [range(slots.offset, min(slots.end, end)) for slots in drawn[map_name]] if rest else []
+            busy = {slot for each in ranges for slot in each}
             for since, slots in (
                 (now, [slot for slot in rest if slot < end and slot in busy]),
                 (LONG_AGO, [slot for slot in rest if slot < end and slot not in busy]),

@@ -1,16 +1,17 @@
 """Keeps one table as it should be."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from nodeproxy.kernel.audit import TableAudit
-from nodeproxy.kernel.errors import KernelError, OutcomeUnknownError, Refusal, TransactionError
+from nodeproxy.kernel.errors import BusyError, KernelError, OutcomeUnknownError, Refusal, TransactionError
 from nodeproxy.kernel.nft import Nft
-from nodeproxy.kernel.readback import TableForeignError, read_back
+from nodeproxy.kernel.readback import TableForeignError, affinity_clients, read_back
 from nodeproxy.model.service import ServicePortName
 from nodeproxy.report.journal import Journal, SyncResult
 from nodeproxy.ruleset.diff import TableState
 from nodeproxy.ruleset.mirror import FOREIGN, Found
+from nodeproxy.ruleset.operations import FlushChain, FreeSlots, Piece, RemoveChain, RemoveContainer, RemoveElement
 from nodeproxy.ruleset.render import RenderError, TemplateError
 from nodeproxy.ruleset.rules import ServiceRules
 from nodeproxy.sync.isolation import Applier
@@ -23,6 +24,7 @@ from nodeproxy.sync.trial import Trial
 _PASSES = 5  # corrections in a full sync, each without what the one before found to be refused
 _MANY = 10  # service ports: if all of so many are refused, it is none of them that is at fault
 _TRY_AGAIN = 60.0  # seconds until what is left out is tried again by a full sync: at first; then ever longer
+_REMOVALS = (FlushChain, FreeSlots, RemoveElement, RemoveChain, RemoveContainer)
 _TIDY_AGAIN = (1.0, 600.0)  # seconds until remains are removed again after a failure: at first, and at most
 
 
@@ -279,7 +281,7 @@ class Proxier:
                 kept = remains(state.mirror, rules_of, wanted.values(), since)
                 if since is None:
                     since = {*state.mirror.chains, *state.mirror.affinity}
-                applier.apply(state.correct(wanted, now, planner.base, kept, before_that))
+                self._correct(applier, state.correct(wanted, now, planner.base, kept, before_that))
             except TableForeignError as error:
                 took_over, since = str(error), ()
                 state = TableState(None, planner.renderer, applier.refuse)
@@ -299,6 +301,35 @@ class Proxier:
         self._left_out = {name: _LeftOut(refusal, kept.get(name)) for name, refusal in refusals.items()}
         self._state = state
         return took_over
+
+    def _correct(self, applier: Applier, pieces: Iterable[Piece]) -> None:
+        """Apply a correction.
+
+        Raises:
+            TableForeignError: something that does not belong into the table can't be removed, such as a set whose name
+                is a keyword of nft: it has to go with the table.
+            KernelError, TemplateError: as :meth:`Applier.apply`.
+        """
+        at: Piece | None = None
+
+        def followed() -> Iterator[Piece]:
+            nonlocal at
+            for piece in pieces:
+                at = piece
+                yield piece
+
+        try:
+            applier.apply(followed())
+        except (BusyError, OutcomeUnknownError):
+            raise  # it may pass
+        except TransactionError as error:
+            if at is None or not all(
+                operation.owner == "" and isinstance(operation, _REMOVALS) for operation in at.operations()
+            ):
+                raise
+            foreign = TableForeignError(f"it holds something that can't be removed ({error})")
+            foreign.clients = affinity_clients(self.family)
+            raise foreign from error
 
     def _reload(self) -> None:
         """Take the templates as they are now, unless one is broken: they may be why service ports are left out."""

@@ -1,8 +1,10 @@
 """Whatever others put into our table, one full sync brings it to what is planned, and the next has nothing to do."""
 
+import json
 import re
 import shutil
 import subprocess
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from nodeproxy.ruleset.render import TEMPLATES
 from nodeproxy.sync.planner import Planner
 from nodeproxy.sync.proxier import Proxier
 
-from .support import NODE, Table, expected, gone, listing, run, service, shop, sticky, view
+from .support import NODE, Table, endpoints, expected, gone, listing, run, service, shop, sticky, view
 from .support import change as decoded
 
 pytestmark = pytest.mark.usefixtures("namespace")
@@ -159,6 +161,71 @@ def test_table_that_others_changed_is_as_planned_after_one_full_sync(what: str, 
     assert view(family) == held
     assert "dormant" not in listing(family)
     assert "policy drop" not in listing(family)
+    assert later.again().sync() == []
+
+
+NAMES = [
+    *((kind, name) for kind in ("chain", "set") for name in ("a b", "x; flush ruleset", "9abc", "\u00fc\u00f1")),
+    ("chain", "service-ABCDEFGH-ns/a b/tcp/"),
+    ("set", "odd-\u0663"),
+    ("set", "drop"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), NAMES)
+def test_what_nft_cannot_spell_goes_with_the_table(namespace: Namespace, kind: str, name: str) -> None:
+    """Programs that speak JSON, or netlink, to the kernel may give any name; clients with affinity stay."""
+    namespace.nft("add table inet other")
+    table = Table(*shop())
+    table.sync()
+    clients = next(key.removeprefix("set ") for key in view(V4) if key.startswith("set affinity-"))
+    run("nft", "add", "element", "ip", "kube-proxy", clients, "{ 192.0.2.9 }")
+    body = {"family": "ip", "table": "kube-proxy", "name": name, **({"type": "ipv4_addr"} if kind == "set" else {})}
+    run("nft", "-j", "-f", "-", text=json.dumps({"nftables": [{"add": {kind: body}}]}))
+    assert f"{kind} {name}" in view(V4)
+    table.clock.time += 3600
+    table.sync(endpoints("many", [1, 2, 3, 4]))
+    table.tidy()
+    assert table.last.took_over
+    assert table.journal.tidying_failures == []
+    assert "192.0.2.9" in run("nft", "list", "set", "ip", "kube-proxy", clients)
+    run("nft", "flush", "set", "ip", "kube-proxy", clients)
+    assert view(V4) == expected(table)
+    assert "table inet other" in run("nft", "list", "tables")
+    assert table.again().sync() == []
+
+
+ENDLESS = "add map ip kube-proxy endpoints-tcp-7 { typeof numgen random mod 1 : ip daddr . tcp dport ; }\n"
+GHOST = (
+    "add chain ip kube-proxy service-AAAAAAAA-ns/ghost/tcp/\n"
+    "add rule ip kube-proxy service-AAAAAAAA-ns/ghost/tcp/"
+    " meta l4proto tcp dnat ip to numgen random mod 300000000 map @endpoints-tcp-7"
+)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        f"{ENDLESS}add element ip kube-proxy endpoints-tcp-7 {{ 4000000000 : 192.0.2.7 . 80 }}",
+        f"{ENDLESS}add element ip kube-proxy endpoints-tcp-7 {{ 9 : 192.0.2.7 . 80 }}\n" + GHOST,
+    ],
+    ids=["slot of a high number", "rule that draws high numbers"],
+)
+def test_no_memory_is_taken_for_slots_that_are_not_there(odd: str) -> None:
+    table = Table(*shop())
+    table.sync()
+    held = view(V4)
+    run("nft", "-f", "-", text=odd)
+    later = table.again()
+    tracemalloc.start()
+    try:
+        later.sync()
+        later.tidy()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 << 20
+    assert view(V4) == held
     assert later.again().sync() == []
 
 
