@@ -154,9 +154,10 @@ class Proxier:
         Returns:
             whether that went well; if not, the next sync is a full one, and there should be one soon.
         """
-        state, self._state = self._state, None
-        if state is None:
+        state = self._state
+        if state is None or self._clock.now() < self._tidy_from:
             return True
+        self._state = None
         again = self._tidy_pause > 0
         applier = Applier(self._nft, self._planner.renderer, isolating=again, tolerant=again, touch=self._audit.touch)
         try:

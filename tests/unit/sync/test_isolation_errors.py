@@ -14,6 +14,7 @@ from nodeproxy.kernel import nft as seam
 from nodeproxy.kernel.errors import BusyError, KernelError, PermissionDeniedError, Refusal
 from nodeproxy.kernel.nft import Nft
 from nodeproxy.model.service import ServicePortName
+from nodeproxy.ruleset.diff import CHAIN_GRACE
 from nodeproxy.ruleset.operations import AddChain, AddRule, Piece, RemoveChain, Rule
 from nodeproxy.sync.isolation import Applier
 from unit.ruleset.build import renderer
@@ -268,6 +269,32 @@ def test_remains_that_cannot_be_deleted_are_tried_ever_more_seldom_and_keep_no_o
     chains = run("nft", "list", "chains", "ip")
     assert stuck in chains
     assert "/s4/" not in chains, "the other one is gone"
+    faults.fault = lambda _: None
+    found.tidy()
+    assert view(V4) == expected(found)
+
+
+def test_remains_that_could_not_be_deleted_are_left_alone_until_they_are_due_again(faults: Faults) -> None:
+    """Also when somebody asks earlier, as the other family's table does."""
+    found = table()
+    found.sync()
+    found.sync(gone("Service", "s3"))
+    faults.always("delete chain", MAY_PASS["EBUSY"], located=True)
+    found.nft._context = None
+    for _ in range(8):
+        due = found.proxier.tidy_due()
+        assert due is not None
+        found.clock.time = max(found.clock.time, due)
+        if not found.proxier.tidy():
+            found.sync()
+    failures = len(found.journal.tidying_failures)
+    later = found.proxier.tidy_due()
+    assert later is not None
+    found.clock.time += CHAIN_GRACE + 0.1
+    assert later > found.clock.time
+    assert found.proxier.tidy()
+    assert len(found.journal.tidying_failures) == failures
+    assert found.proxier.tidy_due() == later
     faults.fault = lambda _: None
     found.tidy()
     assert view(V4) == expected(found)
