@@ -358,7 +358,10 @@ class Proxier:
     def _tried(self, owners: Collection[str]) -> Collection[Refusal]:
         """What is refused of these service ports (as ``ns/name:port``) in a table of their own."""
         rules = [rules for name, rules in self._planner.plans.items() if str(name) in owners]
-        return self._trial().first_refused(rules, self._planner.base)
+        try:
+            return self._trial().first_refused(rules, self._planner.base)
+        except TemplateError:
+            return ()  # it reads them anew, and somebody may be changing them: what is in use still works
 
     def _trial(self) -> Trial:
         if self._last_trial is None or self._last_trial.renderer is not self._planner.renderer:

@@ -279,3 +279,14 @@ def test_takeover_leaves_a_refused_service_out_of_its_one_transaction(folder: Pa
         run("nft", "delete", "table", "ip", "kube-proxy")
         text = "table ip kube-proxy { chain mine { type filter hook input priority 0 ; accept ; } ; }"
         run("nft", "-f", "-", text=text)
+
+
+def test_templates_that_are_being_edited_do_not_hide_who_is_refused(folder: Path) -> None:
+    """Rules are tried apart with the templates as they are now; what is in use goes on working meanwhile."""
+    spoil(folder, "statement for another hook", {"s2"}, when="chain.targets[0].address == '10.244.0.66'")
+    table = Table(*some(40), templates=folder)
+    table.sync()
+    balancing = folder / "balancing.nft.j2"
+    balancing.write_text(balancing.read_text() + "{% if half of a st")
+    table.sync(*(endpoints(f"s{number}", [66, 67]) for number in range(40)))
+    assert refused(table) == {"s2"}
