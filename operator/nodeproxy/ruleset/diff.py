@@ -93,8 +93,9 @@ class TableState:
         return self._services.slots_in_use()
 
     def slots_out_of_use(self) -> Iterator[SlotUse]:
-        """Slots that hold something which nothing draws from any more, or not for long."""
-        return self._slots.retired()
+        """Slots that nothing draws from any more, or not for long; and those of what is kept, whatever they hold."""
+        yield from self._slots.retired()
+        yield from self._services.slots_kept()
 
     def next_tidy(self) -> float | None:
         """When (monotonic seconds) something that went out of use may be deleted; None: there is nothing."""

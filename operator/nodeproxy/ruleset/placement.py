@@ -111,6 +111,12 @@ class Placement:
             for drawn, chain in placed.choices():
                 yield drawn.use, drawn.order or chain.slots
 
+    def slots_kept(self) -> Iterator[SlotUse]:
+        """The slots of service ports that stay as they were found; what they hold is not known."""
+        for placed in self._placed.values():
+            if placed.drawn and not any(placed.rules.balancing()):
+                yield from (drawn.use for drawn in placed.drawn)
+
     def rendered(self, rules: ServiceRules, chain: str, use: SlotUse | None) -> str | None:
         """The digest of a chain as it was rendered for these very rules and slots; None if it was not."""
         placed = self._placed.get(rules.name)

@@ -130,7 +130,7 @@ class SlotLedger:
         due = [(since, use) for since, use in self._retired if since <= until]
         self._retired = [(since, use) for since, use in self._retired if since > until]
         beyond, self._beyond = self._beyond, []
-        emptied = [use.map_name for _, use in due if self._pools[use.prefix].release(use.slots)]
+        emptied = {use.map_name for _, use in due if self._pools[use.prefix].release(use.slots)}
         return Freed(
             uses=(*(use for _, use in due if use.map_name not in emptied), *beyond),
             maps=tuple(sorted(emptied)),

@@ -116,7 +116,7 @@ class Proxier:
         changed = tuple(self._pending)
         before: dict[ServicePortName, ServiceRules] = {}
         due = self._suspected or start >= self.full_sync_due()
-        drift = self._look(applied) if due else ""
+        drift = self._look(applied) if due else None
         checked = due and self._state is not None
         full = not self._partial_sync(applied, before, due=due and not checked)
         if full:
@@ -124,8 +124,10 @@ class Proxier:
                 took_over = self._full_sync(applied, before)
             except OutcomeUnknownError:
                 took_over = self._full_sync(applied, before)  # it may well have been applied
-        if self._suspected and full and not drift and (applied.transactions or took_over):
-            drift = "it was not looked into"  # since nothing was known of it, or something is left out
+        if self._suspected and drift is None:
+            drift = "it was not looked into"
+        if not (applied.transactions or took_over) and self.tidy_due() is None:
+            drift = None  # nothing was put right, nor will be: say it could not be read, and then was as it should be
         if full or checked:
             self._last_full = self._clock.now()
             self._suspected = False
@@ -141,7 +143,7 @@ class Proxier:
             seconds=self._clock.now() - start,
             took_over=took_over,
             refused=len(self._left_out),
-            drift=drift,
+            drift=drift or "",
         )
         self._journal.synced(result)
         return result
@@ -185,37 +187,38 @@ class Proxier:
         due = self._state.next_tidy() if self._state is not None else None
         return max(due, self._tidy_from) if due is not None else None
 
-    def _look(self, applied: _Applied) -> str:
+    def _look(self, applied: _Applied) -> str | None:
         """Look whether the table is as it was left; if it is not, nothing is known of it any more.
 
+        Nor is it if something is left out: that is to be tried again, so all of the table is read back.
+
         Returns:
-            what differs; empty: nothing, or it was not known before.
+            what differs; empty: nothing; None: it was not known before.
         """
         state, self._state = self._state, None
-        if state is None or self._left_out:
-            return ""  # what is left out is to be tried again, so all of it is read back
+        if state is None:
+            return None
         base, suspects = self._planner.base[0], frozenset(self._suspects)
         difference = self._audit.look(state, base, suspects)
-        if difference is None:
-            self._state = state
-            return ""
-        reason = difference.reason
-        if difference.dormant:
+        reason = difference.reason if difference is not None else ""
+        if difference is not None and difference.dormant:
             self._nft.run(self._planner.renderer.transaction(()))  # declares it without the flag, which wakes it
             applied.transactions += 1
             difference = self._audit.look(state, base, suspects)
-        if difference is None:
-            self._state = state
-        else:
+        if difference is not None:
+            self._suspected = True  # if it can't be corrected now, who does it later is to know
             self._suspects |= difference.chains
+        elif not self._left_out:
+            self._state = state
         return reason
 
-    def _distrust(self, found: Found | None) -> None:
-        """Have those rules written again that somebody else wrote, with whatever comments."""
+    def _distrust(self, found: Found | None, kept: Collection[ServiceRules]) -> None:
+        """Have those rules written again that somebody else wrote, with whatever comments; but not what is kept."""
         if found is None:
             self._audit.forget()  # the table is about to be made
             return
-        for name in self._suspects & found.mirror.chains.keys():
+        staying = {chain.name for rules in kept for chain in rules.chains}
+        for name in self._suspects & found.mirror.chains.keys() - staying:
             found.mirror.chains[name] = FOREIGN
 
     def _partial_sync(self, applied: _Applied, before: dict[ServicePortName, ServiceRules], *, due: bool) -> bool:
@@ -276,10 +279,10 @@ class Proxier:
             kept: Mapping[ServicePortName, ServiceRules] = {}
             try:
                 found = read_back(self.family, planner.base[0])
-                self._distrust(found)
                 before_that, state = state, TableState(found, planner.renderer, applier.refuse)
                 rules_of = {name: (*_given(known.get(name)), planner.plans[name]) for name in refusals}
                 kept = remains(state.mirror, rules_of, wanted.values(), since)
+                self._distrust(found, kept.values())
                 if since is None:
                     since = {*state.mirror.chains, *state.mirror.affinity}
                 self._correct(applier, state.correct(wanted, now, planner.base, kept, before_that))
