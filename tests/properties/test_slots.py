@@ -312,7 +312,7 @@ class _Table:
 
     def tidy_all(self) -> None:
         """All that is out of use goes."""
-        for _ in range(10):
+        for _ in range(100):  # as many as there were moments at which something went out of use, within two seconds
             due = self.state.next_tidy()
             if due is None:
                 return
