@@ -380,15 +380,11 @@ class Proxier:
         raise TransactionError(reason, statement=first.statement)
 
     def _claims_what_is_kept(self) -> bool:
-        """Whether a change takes an element over from a service port that is left out: its remains are then fewer."""
+        """Whether a change takes a frontend over from a service port that is left out: its remains are then fewer."""
         kept = [left_out.kept for left_out in self._left_out.values() if left_out.kept]
-        owner = {(element.container, element.key): rules.name for rules in kept for element in rules.elements}
+        owner = {element.key: rules.name for rules in kept for element in rules.elements}
         changed = (rules for rules in self._pending.values() if rules) if owner else ()
-        return any(
-            owner.get((element.container, element.key), rules.name) != rules.name
-            for rules in changed
-            for element in rules.elements
-        )
+        return any(owner.get(element.key, rules.name) != rules.name for rules in changed for element in rules.elements)
 
 
 def _given(rules: ServiceRules | None) -> tuple[ServiceRules, ...]:

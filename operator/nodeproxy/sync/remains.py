@@ -55,18 +55,19 @@ def remains(
     for affinity_set, timeout in mirror.affinity.items():
         if (owner := by_words.get(_words_in(affinity_set))) and (since is None or affinity_set in since):
             sets[owner].append(AffinitySet(affinity_set, timeout))
-    claimed = {(element.container, element.key) for rules in wanted for element in rules.elements}
+    # A frontend is one service port's, whichever sets and maps its owner has it in.
+    claimed = {element.key for rules in wanted for element in rules.elements}
     elements: defaultdict[ServicePortName, dict[_Key, Element]] = defaultdict(dict)
     for container, content in mirror.elements.items():
         for key, verdict in content.items():
             leads_to = owners.get(verdict) if verdict else None
-            if leads_to is not None and (container, key) not in claimed:
+            if leads_to is not None and key not in claimed:
                 elements[leads_to][container, key] = Element(container, key, verdict)
     found: dict[ServicePortName, ServiceRules] = {}
     for name, every in refused.items():
         known = tuple(every)
         for element in _ends(mirror, known):
-            if (element.container, element.key) not in claimed:
+            if element.key not in claimed:
                 elements[name].setdefault((element.container, element.key), element)
         if chains[name] or elements[name]:
             kept = tuple(elements[name].values())
