@@ -67,9 +67,10 @@ def word(outcome: Outcome, world: World, family: Family) -> str:
     """
     if not isinstance(outcome, Answer):
         return _WORDS[type(outcome)]
-    if not outcome.masqueraded:
-        return outcome.name
     own = outcome.source in world.node("node-a").own(family)
+    # Another port alone says so only of the node's own flows: else the kernel took it since another flow has this one.
+    if not outcome.masqueraded or (outcome.source == outcome.client and not own):
+        return outcome.name
     return f"{outcome.name} as {'node' if own else outcome.source}"
 
 
