@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import tenacity
-
 from nodeproxy.kernel import netlink, readback
 from nodeproxy.kernel.netlink import DumpInterruptedError, NftSocket, attribute_bytes, attributes
 from nodeproxy.kernel.readback import TableForeignError
@@ -41,7 +39,6 @@ _TABLE_ATTRIBUTE = netlink.attribute_bytes(1, TABLE.encode() + b"\0")
 _AFTER_TABLE = len(_TABLE_ATTRIBUTE)
 _ATTRIBUTE = struct.Struct("=HH")
 _GOTO, _DROP = struct.pack(">i", -4), struct.pack(">i", 0)
-_PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 Name = str
 
@@ -124,14 +121,8 @@ class TableAudit:
         Returns:
             what differs, or that it can't be read; None: nothing does.
         """
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(DumpInterruptedError),
-            stop=tenacity.stop_after_attempt(5),
-            wait=tenacity.wait_random_exponential(multiplier=0.01, max=0.2),
-            reraise=True,
-        )
         try:
-            return retrying(self._look_once, state, base, suspects)
+            return netlink.undisturbed(self._look_once, state, base, suspects)
         except DumpInterruptedError:
             return Difference("it kept changing while it was read")
         except TableForeignError as error:
@@ -327,7 +318,7 @@ _FIELDS = {7: "4s", 8: "16s", 12: "B3x", 13: "H2x"}
 _READERS: Mapping[int, Callable[[Any], str | int]] = {
     7: _address,
     8: _address,
-    12: lambda raw: _PROTOCOLS.get(raw, raw),
+    12: lambda raw: netlink.PROTOCOLS.get(raw, raw),
     13: lambda raw: raw,
 }
 

@@ -10,8 +10,11 @@ import os
 import random
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
+
+import tenacity
 
 from nodeproxy.kube.addresses import Family
 
@@ -31,16 +34,36 @@ _ATTRIBUTE = struct.Struct("=HH")
 _MESSAGE_OFFSET = _HEADER.size + 4  # behind the netlink header stands nfgenmsg, of four bytes
 
 _SOL_NETLINK, _CAP_ACK = 270, 10  # linux/socket.h, linux/netlink.h
+_T = TypeVar("_T")
+
 _FIRST_PORT, _LAST_PORT = 1 << 30, 1 << 31  # above all process ids, below what the kernel takes instead
 _PORT_ATTEMPTS = 5
 
 _FAMILIES = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
+
+PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
+"""Numbers of the IP protocols that Services have (linux/in.h)."""
 
 Attributes = dict[int, memoryview]
 
 
 class DumpInterruptedError(Exception):
     """The table changed while it was being read; what was read may be inconsistent."""
+
+
+def undisturbed(read: Callable[..., _T], *arguments: Any) -> _T:
+    """What ``read`` returns, once nothing changes while it dumps; it is called a few times, milliseconds apart.
+
+    Raises:
+        DumpInterruptedError: something has changed each time.
+    """
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(DumpInterruptedError),
+        stop=tenacity.stop_after_attempt(5),
+        wait=tenacity.wait_random_exponential(multiplier=0.01, max=0.2),
+        reraise=True,
+    )
+    return retrying(read, *arguments)
 
 
 class NftSocket:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-import tenacity
-
 from nodeproxy.kernel import netlink
 from nodeproxy.kernel.errors import PermissionDeniedError, ReadBackError
 from nodeproxy.kernel.netlink import Attributes, DumpInterruptedError, NftSocket, attributes, each_attribute
@@ -29,7 +27,6 @@ from nodeproxy.ruleset.slots import MAP_SLOTS, SlotRange
 _DIGEST = re.compile(rb"(?:^| )#([a-z2-7]{8})$")
 _HOOK = re.compile(r"^type (\w+) hook (\w+) priority (-?\d+)$")
 _HOOK_NUMBERS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
-_PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 # nft's numbers of data types; concatenations take six bits each.
 _TYPES = {"ipv4_addr": 7, "ipv6_addr": 8, "inet_proto": 12, "inet_service": 13}
@@ -118,14 +115,8 @@ def read_back(family: Family, base: Base) -> Found | None:
         ReadBackError: it could not be read, or kept changing.
         PermissionDeniedError: CAP_NET_ADMIN is missing.
     """
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(DumpInterruptedError),
-        stop=tenacity.stop_after_attempt(5),
-        wait=tenacity.wait_random_exponential(multiplier=0.01, max=0.2),
-        reraise=True,
-    )
     try:
-        return retrying(_read_once, family, base)
+        return netlink.undisturbed(_read_once, family, base)
     except DumpInterruptedError:
         msg = "the table kept changing while it was read"
         raise ReadBackError(msg) from None
@@ -439,7 +430,7 @@ def _readers(key_type: int) -> list[tuple[int, Callable[[bytes], str | int]]]:
     reading: dict[int, Callable[[bytes], str | int]] = {
         7: lambda raw: socket.inet_ntop(socket.AF_INET, raw),
         8: lambda raw: canonical_address(socket.inet_ntop(socket.AF_INET6, raw)),
-        12: lambda raw: _PROTOCOLS.get(raw[0], raw[0]),
+        12: lambda raw: netlink.PROTOCOLS.get(raw[0], raw[0]),
         13: lambda raw: int.from_bytes(raw, "big"),
     }
     readers: list[tuple[int, Callable[[bytes], str | int]]] = []
