@@ -1,15 +1,13 @@
 """A Service that changes while clients keep connecting, and whether any of them noticed what it should not."""
 
 import bisect
-import contextlib
 import time
 from collections.abc import Hashable, Iterable, Sequence
 from operator import attrgetter
-from types import TracebackType
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from netns.flips_model import NAME, Fate, Shape, Way, manifests, ways
-from netns.flips_traffic import Conversations, Traffic, Try
+from netns.flips_traffic import Both, Conversations, Traffic, Try
 from netns.manifests import Manifest
 from netns.world import World
 
@@ -64,7 +62,7 @@ class Applies(Protocol):
         """Write files of objects, and wait until the kernel holds them."""
 
 
-class Flips:
+class Flips(Both):
     """Puts shapes of one Service in place, one after the other, while clients take ways to it all the time.
 
     An attempt may see any shape that was in force at some moment of it: a shape is from when its manifests are
@@ -95,19 +93,6 @@ class Flips:
         self.traffic = Traffic({name: way.flow(world) for name, way in self.ways.items()}, every)
         long = [way for way in ways(["cluster"], others=False) if way.protocol == "TCP"]
         self.long = Conversations({str(way): way.flow(world) for way in long}, 0.02)
-        self._running = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.long)
-            stack.enter_context(self.traffic)
-            self._running = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._running.__exit__(kind, error, trace)
 
     def put(self, shape: Shape) -> float:
         """Put a shape in place, and return the seconds until the kernel held it.

@@ -292,3 +292,23 @@ class Conversations:
         if got != words:
             msg = f"sent {words!r}, got {got!r}"
             raise ValueError(msg)
+
+
+class Both:
+    """Long conversations and new attempts side by side, from when it is entered until it is left."""
+
+    traffic: Traffic
+    long: Conversations
+    _running = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.long)
+            stack.enter_context(self.traffic)
+            self._running = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.__exit__(kind, error, trace)

@@ -1,16 +1,13 @@
 """Clients of Services whose rules change hands: who is to answer them does not change meanwhile."""
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from netns import addresses as plan
 from netns.addresses import FAMILIES, Family, Pair
 from netns.flips_model import Fate, Served, accepts
-from netns.flips_traffic import Conversations, Traffic
+from netns.flips_traffic import Both, Conversations, Traffic
 from netns.probe import DEFAULT_TIMEOUT, Answer, Dropped, Flow, Rejected, probe
 from netns.servers import Protocol
 from netns.world import World
@@ -39,7 +36,7 @@ class Row:
     sticky: bool = False
 
 
-class SteadyClients:
+class SteadyClients(Both):
     """Tries rows over and over, over TCP and UDP and both families, and keeps connections open. For ``with``.
 
     Args:
@@ -68,19 +65,6 @@ class SteadyClients:
         }
         self.traffic = Traffic(flows, every)
         self.long = Conversations(serving)
-        self._running = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.long)
-            stack.enter_context(self.traffic)
-            self._running = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._running.__exit__(kind, error, trace)
 
     def expect_nothing_happened(self, *, rejects_for_drops: bool = False) -> None:
         """After it has ended: every attempt met its fate, sticky clients stayed, and no connection broke.
