@@ -14,6 +14,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ _GENERATION_PROGRAM = 3
 _FAMILIES = {2: Family.IPV4, 10: Family.IPV6}  # NFPROTO_IPV4, NFPROTO_IPV6
 _OUR_TABLE = netlink.attribute_bytes(1, TABLE.encode() + b"\0")
 
+_LONGEST_OVERRUN = 1.0  # seconds until a loss is told of in any case, should others never pause
 _RECENT_PORTS = 8
 _MOST_KINDS = 256  # of (port, family, program) that are told apart between two looks
 _MOST_CHAINS = 20_000
@@ -108,6 +110,7 @@ class TableWatch:
         self._records: dict[tuple[int, Family, str], _Record] = {}
         self._touched: dict[Family, set[str]] = {}  # by the transaction that is being told of, with chains
         self._touched_by = 0
+        self._overrun_since: float | None = None
         self._socket: socket.socket | None = None
         self._stop = -1
         self._thread = threading.Thread(target=self._run, name="table-watch", daemon=True)
@@ -200,10 +203,15 @@ class TableWatch:
         buffer = memoryview(bytearray(_MESSAGE_BUFFER))
         try:
             while True:
-                ready = {descriptor for descriptor, _ in poll.poll()}
+                overrun = self._overrun_since
+                ready = {descriptor for descriptor, _ in poll.poll(None if overrun is None else 0)}
                 if self._stop in ready:
                     return
-                self._receive(sock, buffer)
+                if overrun is not None and (not ready or time.monotonic() > overrun + _LONGEST_OVERRUN):
+                    self._overrun_since = None
+                    self._lose()
+                if ready:
+                    self._receive(sock, buffer)
         except Exception:  # whatever it is, somebody has to know that nobody listens any more
             _log.exception("following changes of the table failed")
             self._working = False
@@ -217,7 +225,10 @@ class TableWatch:
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise
-            self._lose()
+            # Until all that waits has been read, the kernel adds nothing and says no more about it (netlink_overrun):
+            # only then does a look at the table show what was missed.
+            if self._overrun_since is None:
+                self._overrun_since = time.monotonic()
             return
         with self._lock:
             own = set(self._own)

@@ -221,12 +221,7 @@ def test_events_that_the_kernel_could_not_deliver_count_as_a_change_of_both_fami
             "; ".join(f"add element ip kube-proxy addresses {{ 198.51.{i}.{j} }}" for i in range(4) for j in range(250))
         )
         release.set()
-        found: list[Disturbance] = []
-        deadline = time.monotonic() + 10
-        while not any(heard.lost for heard in found) and time.monotonic() < deadline:
-            watched.called.wait(0.05)
-            found += watched.watch.take()
-        lost = [heard for heard in found if heard.lost]
+        lost = _lost(watched)
         assert {heard.family for heard in lost} == {V4, V6}
         assert all(heard.chains is None for heard in lost)
         watched.called.clear()
@@ -235,6 +230,49 @@ def test_events_that_the_kernel_could_not_deliver_count_as_a_change_of_both_fami
     finally:
         release.set()
         watched.watch.stop()
+
+
+def test_loss_is_told_of_only_when_the_kernel_tells_again(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looked at the table earlier would miss what the kernel still kept to itself then."""
+    entered, release = threading.Semaphore(0), threading.Semaphore(0)
+    original: Callable[..., object] = watch_module._messages
+
+    def slow(data: memoryview) -> object:
+        entered.release()
+        assert release.acquire(timeout=20)
+        return original(data)
+
+    monkeypatch.setattr(watch_module, "_SO_RCVBUFFORCE", socket.SO_RCVBUF)
+    monkeypatch.setattr(watch_module, "_RECEIVE_BUFFER", 2048)
+    monkeypatch.setattr(watch_module, "_messages", slow)
+    watched = Watched()
+    try:
+        nft("add chain ip kube-proxy first")
+        assert entered.acquire(timeout=10)
+        nft(
+            "; ".join(f"add element ip kube-proxy addresses {{ 198.51.{i}.{j} }}" for i in range(4) for j in range(250))
+        )
+        release.release()
+        assert entered.acquire(timeout=10)  # with what came before the buffer was full
+        nft("add chain ip6 kube-proxy untold")
+        assert not any(heard.lost for heard in watched.watch.take())
+        release.release(1000)
+        assert _lost(watched)
+    finally:
+        release.release(1000)
+        watched.watch.stop()
+
+
+def _lost(watched: Watched) -> list[Disturbance]:
+    """Word of a loss, which must come within 10 s."""
+    found: list[Disturbance] = []
+    deadline = time.monotonic() + 10
+    while not any(heard.lost for heard in found) and time.monotonic() < deadline:
+        watched.called.wait(0.05)
+        found += watched.watch.take()
+    return [heard for heard in found if heard.lost]
 
 
 def test_chains_are_not_named_when_they_are_too_many(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
