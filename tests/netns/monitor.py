@@ -22,6 +22,11 @@ class Line(NamedTuple):
     text: str
 
 
+def declares(line: Line) -> bool:
+    """Whether it is a table, set or map that is declared; what is there already may be, by who writes elements."""
+    return line.text.startswith(("add table ", "add set ", "add map "))
+
+
 class Monitor:
     """Records every change of a namespace's ruleset while its ``with`` statement lasts.
 

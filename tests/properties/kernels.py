@@ -103,8 +103,8 @@ class Kernel:
             except RefusedError as error:
                 raise TransactionError(str(error)) from error
 
-        def transaction(renderer: Renderer, operations: Sequence[Operation], **options: Any) -> Script:
-            script = Script(_transaction(renderer, operations, **options) if self.real else "a transaction")
+        def transaction(renderer: Renderer, operations: Sequence[Operation], *arguments: Any, **options: Any) -> Script:
+            script = Script(_transaction(renderer, operations, *arguments, **options) if self.real else "a transaction")
             script.operations, script.elsewhere = tuple(operations), id(renderer) in others
             return script
 

@@ -290,7 +290,7 @@ class _Table:
                     case _:
                         pass
             if self.nft is not None:
-                self.nft.run(self.renderer.transaction(piece.operations()))
+                self.nft.run(self.renderer.transaction(piece.operations(), self.state.declared))
             self.kernel.apply(piece)
 
     def _untouched(self, map_name: str, offset: int, size: int, by: str) -> None:

@@ -90,7 +90,7 @@ def test_b04_log_names_the_service_the_reason_and_the_statement(tmp_path: Path, 
     assert line["service"] == "ns/bad"
     assert line["log_level"] == "error"
     assert "syntax error" in line["reason"]
-    assert "add rule ip " in line["statement"]
+    assert "add chain ip " in line["statement"]
     assert "ns/bad/tcp/" in line["statement"]
     assert "no such words" in line["statement"]
     filled = run("nft", "list", "map", "ip", TABLE, "endpoints-tcp-0")

@@ -117,9 +117,9 @@ class Weighing:
         renderer = table.planner.renderer
         real = renderer.transaction
 
-        def transaction(operations: list[Operation], **options: Any) -> str:
+        def transaction(operations: list[Operation], *arguments: Any, **options: Any) -> str:
             self.weights.append(weight(operations))
-            return real(operations, **options)
+            return real(operations, *arguments, **options)
 
         renderer.transaction = transaction  # type: ignore[method-assign, assignment]
 

@@ -6,7 +6,7 @@ import pytest
 
 from netns.agent import Agent
 from netns.manifests import both, service
-from netns.monitor import Monitor
+from netns.monitor import Monitor, declares
 from netns.world import World
 from reports.support import cluster_ip, shared_by, with_endpoints
 
@@ -56,7 +56,7 @@ def test_h09_only_what_was_lost_is_written(world: World, agent: Agent) -> None:
     with Monitor(agent.node.namespace) as monitor:
         agent.node.namespace.nft(f"delete element ip kube-proxy service-ips {element}")
         monitor.wait_quiet(3.0)
-        lines = [line.text for line in monitor.lines() if "add table" not in line.text]
+        lines = [line.text for line in monitor.lines() if not declares(line)]
     assert len(lines) == 2, lines
     assert lines[0].startswith("delete element ip kube-proxy service-ips")
     assert lines[1].startswith("add element ip kube-proxy service-ips")

@@ -15,6 +15,8 @@ MINIMUM_KERNEL = (5, 13)
 MINIMUM_LIBNFTABLES = (1, 0, 1)
 STEADY_LIBNFTABLES = (1, 1)
 """From here on, libnftables does not crash on what other programs keep in nftables."""
+FREELY_DELETING_LIBNFTABLES = (1, 1)
+"""From here on, libnftables does not read all chains of the kernel before it deletes an element."""
 SKIP_KERNEL_CHECK = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK"
 
 
@@ -47,6 +49,11 @@ def check_libnftables(version: str) -> None:
         return
     msg = f"libnftables 1.0.1 or later is needed, this is {version or 'of unknown version'}"
     raise UnsupportedError(msg)
+
+
+def deletes_freely(version: str) -> bool:
+    """Whether to delete an element costs this libnftables no more than to add one."""
+    return version_tuple(version) >= FREELY_DELETING_LIBNFTABLES
 
 
 def check_steady(version: str, text: str) -> None:

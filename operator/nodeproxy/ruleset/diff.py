@@ -36,13 +36,11 @@ from nodeproxy.ruleset.operations import (
     weight,
 )
 from nodeproxy.ruleset.placement import Pending, Placement, put
-from nodeproxy.ruleset.render import Base, Renderer, RenderError, digest_of
-from nodeproxy.ruleset.rules import NODE_PORT_IPS, Element, ElementKey, ServiceRules, Target
+from nodeproxy.ruleset.render import Base, Container, Renderer, RenderError, digest_of
+from nodeproxy.ruleset.rules import NODE_PORT_IPS, AffinitySet, Element, ElementKey, ServiceRules, Target
 from nodeproxy.ruleset.slot_ledger import LONG_AGO, Freed, SlotLedger
 
 PIECE_WEIGHT = 2500  # operations a transaction holds: about 200 Services of 10 endpoints
-# libnftables before 1.1 reads all chains before each transaction, so a table with many is brought up in bigger pieces.
-_MANY_CHAINS, _MAX_SCALE = 10_000, 3
 
 SLOT_GRACE = 1.0  # seconds from when nothing draws from a slot any more until it is emptied
 CHAIN_GRACE = 2.0  # the same for a chain: longer, since slots may name it until they are emptied
@@ -62,6 +60,7 @@ class TableState:
         unrenderable: is told of a service port that a template fails for while the whole table is made or corrected;
             what there is of its operations must not be applied, and the state no longer holds for it. None: the error
             is raised, as it is by :meth:`change`.
+        refill: whether endpoints may take the slots of others that are gone; else a change gets fresh slots.
     """
 
     def __init__(
@@ -69,13 +68,15 @@ class TableState:
         found: Found | None,
         renderer: Renderer,
         unrenderable: _Unrenderable | None = None,
+        *,
+        refill: bool = True,
     ) -> None:
         self.renderer = renderer
         self._unrenderable = unrenderable
         self.mirror = found.mirror if found else Mirror()
         self._found = found
         self._slots = SlotLedger()
-        self._services = Placement(self.mirror, self._slots)
+        self._services = Placement(self.mirror, self._slots, refill=refill)
         self._base: BaseAndAddresses | None = None
 
     # --- questions -----------------------------------------------------------------------------------------------
@@ -96,6 +97,16 @@ class TableState:
         """Slots that nothing draws from any more, or not for long; and those of what is kept, whatever they hold."""
         yield from self._slots.retired()
         yield from self._services.slots_kept()
+
+    def declared(self, name: str) -> Container | None:
+        """How a set or map is declared; None: the table has no such one."""
+        timeout = self.mirror.affinity.get(name)
+        if timeout is not None:
+            return self.renderer.affinity_set(AffinitySet(name, timeout))
+        if (room := self._slots.room(name)) is not None:
+            return self.renderer.slot_map(name, room)
+        body = self.mirror.containers.get(name)
+        return Container(self.mirror.kinds[name], name, (body,)) if body else None
 
     def next_tidy(self) -> float | None:
         """When (monotonic seconds) something that went out of use may be deleted; None: there is nothing."""
@@ -122,7 +133,7 @@ class TableState:
             RenderError: a template fails for one of them; the state no longer holds.
         """
         changed = self._change_base(base) if base is not None and base != self._base else []
-        yield from self._change_services(updates, Pending(self.renderer, now), changed, self._limit)
+        yield from self._change_services(updates, Pending(self.renderer, now), changed, PIECE_WEIGHT)
 
     def replace(
         self,
@@ -141,7 +152,7 @@ class TableState:
         """
         whole, changed = Piece([ReplaceTable()]), self._change_base(base)
         pending = Pending(self.renderer, now)
-        for piece in self._change_services(wanted, pending, changed, _unlimited, self._unrenderable):
+        for piece in self._change_services(wanted, pending, changed, sys.maxsize, self._unrenderable):
             whole.prepare += piece.prepare
             whole.switch += piece.switch
         for name, rules in wanted.items():
@@ -181,7 +192,7 @@ class TableState:
             yield from cut(self._free_slots(self._slots.free(LONG_AGO)), [], PIECE_WEIGHT)
         for owner, rules in kept.items():
             self._services.keep(owner, rules, pending.adopted)
-        yield from self._change_services(wanted, pending, self._change_base(base), self._limit, self._unrenderable)
+        yield from self._change_services(wanted, pending, self._change_base(base), PIECE_WEIGHT, self._unrenderable)
         if found:
             self._remove_strays(itertools.chain(wanted.values(), kept.values()), base, now, strays)
         # May be cut anywhere: first what leads to stray chains, then what they do, then what that referred to.
@@ -231,7 +242,7 @@ class TableState:
         updates: Mapping[ServicePortName, ServiceRules | None],
         pending: Pending,
         base: list[Operation],
-        limit: Callable[[], int],
+        limit: int,
         unrenderable: _Unrenderable | None = None,
     ) -> Iterator[Piece]:
         """Pieces that change the base and service ports.
@@ -254,29 +265,25 @@ class TableState:
                 unrenderable(name, error)
             filled += weight(pending.prepare[counted:])
             counted = len(pending.prepare)
-            if filled >= limit():
+            if filled >= limit:
                 if base:
                     yield Piece(switch=[base])
                     base = []
-                yield from cut(pending.prepare, [], limit())
+                yield from cut(pending.prepare, [], limit)
                 pending.prepare = []
                 big, filled, counted = True, 0, 0
         self._services.unshare(pending)
         if big:
-            yield from cut(pending.prepare, [], limit())
-            yield from cut_groups(self._services.groups(pending), limit())
+            yield from cut(pending.prepare, [], limit)
+            yield from cut_groups(self._services.groups(pending), limit)
             return
         first, groups = [base] if base else [], [*self._services.groups(pending)]
-        if weight(pending.prepare) + sum(map(weight, [*first, *groups])) <= limit():
-            yield from cut(pending.prepare, [*first, *groups], limit())
+        if weight(pending.prepare) + sum(map(weight, [*first, *groups])) <= limit:
+            yield from cut(pending.prepare, [*first, *groups], limit)
         else:
-            yield from cut([], first, limit())
-            yield from cut(pending.prepare, [], limit())
-            yield from cut([], groups, limit())
-
-    def _limit(self) -> int:
-        """How many operations a transaction holds."""
-        return int(PIECE_WEIGHT * min(_MAX_SCALE, max(1.0, len(self.mirror.chains) / _MANY_CHAINS)))
+            yield from cut([], first, limit)
+            yield from cut(pending.prepare, [], limit)
+            yield from cut([], groups, limit)
 
     # --- the base ------------------------------------------------------------------------------------------------
 
@@ -342,8 +349,3 @@ class TableState:
             for key in [key for key in content if key not in elements[container]]:
                 operations.append(RemoveElement("", container, key))
                 del content[key]
-
-
-def _unlimited() -> int:
-    """As for a change that must not be cut."""
-    return sys.maxsize

@@ -86,15 +86,17 @@ class Placement:
     Args:
         mirror: what the table holds; kept up to date.
         slots: the account of its slots; kept up to date.
+        refill: whether endpoints may take the slots of others that are gone; else a change gets fresh slots.
 
     Attributes:
         retired_chains: chains that are empty now, and since when (monotonic seconds) they are out of use.
     """
 
-    def __init__(self, mirror: Mirror, slots: SlotLedger) -> None:
+    def __init__(self, mirror: Mirror, slots: SlotLedger, *, refill: bool = True) -> None:
         self.retired_chains: dict[str, float] = {}
         self._mirror = mirror
         self._slots = slots
+        self._refill = refill
         self._placed: dict[ServicePortName, _Placed] = {}
         self._shared: defaultdict[str, Counter[ElementKey]] = defaultdict(Counter)  # by container
 
@@ -306,7 +308,7 @@ class Placement:
                     continue
                 if before.chooses_like(chain):
                     return drawn
-                if (refilled := _refilled(drawn, before, chain)) is not None:
+                if self._refill and (refilled := _refilled(drawn, before, chain)) is not None:
                     offset = drawn.use.slots.offset
                     switch += refill_slots(owner, drawn.use.map_name, offset, drawn.order or before.slots, refilled)
                     return Drawn(chain.name, drawn.use, refilled if refilled != chain.slots else None)

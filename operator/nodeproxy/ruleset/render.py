@@ -21,7 +21,18 @@ from nodeproxy.kube.addresses import Family
 from nodeproxy.model.node import LocalDetector
 from nodeproxy.ruleset.mirror import SlotUse
 from nodeproxy.ruleset.names import MAX_COMMENT, base32, comment, endpoint_map
-from nodeproxy.ruleset.operations import AddClients, AddElement, FillSlots, FreeSlots, Operation, RemoveElement, Rule
+from nodeproxy.ruleset.operations import (
+    AddChain,
+    AddClients,
+    AddContainer,
+    AddElement,
+    AddRule,
+    FillSlots,
+    FreeSlots,
+    Operation,
+    RemoveElement,
+    Rule,
+)
 from nodeproxy.ruleset.rules import (
     CLUSTER_IPS,
     FIREWALL_IPS,
@@ -45,6 +56,7 @@ TEMPLATES = Path(__file__).parent.parent / "templates"
 _WORDS = "words.nft.j2"
 _BLOCK = re.compile(r"^(set|map|chain)\s+(\S+)\s*\{$")
 _HOOK = re.compile(r"^type\s+\w+\s+hook\s")
+_REFERENCE = re.compile(r"@(\S+)")  # to a set or map
 _DIGEST_LENGTH = 8
 _DISPATCH = {
     CLUSTER_IPS,
@@ -234,16 +246,32 @@ class Renderer:
         protocol = next((p for p in ("tcp", "udp", "sctp") if name.startswith(endpoint_map(p))), None)
         return Container("map", name, self._lines("slots.nft.j2", protocol=protocol, size=size))
 
-    def transaction(self, operations: Sequence[Operation], *, apart: bool = False) -> str:
+    def transaction(
+        self,
+        operations: Sequence[Operation],
+        declared: Callable[[str], Container | None] = lambda _: None,
+        *,
+        making: bool = True,
+        apart: bool = False,
+    ) -> str:
         """The text of a transaction.
 
         Args:
             operations: in the order of their stages.
+            declared: says how a set or map of the table is declared, by its name; None: it is not known.
+            making: whether the table may have to be made; else all is refused if it is not there.
             apart: each element gets a statement of its own; else those of one container share one, of which the
                 kernel reports one refusal at most.
         """
         groups = ((type(operation), [operation]) for operation in operations) if apart else _groups(operations)
-        text = self._text("transaction.nft.j2", groups=[(kind.__name__, group) for kind, group in groups])
+        text = self._text(
+            "transaction.nft.j2",
+            groups=[(kind.__name__, group) for kind, group in groups],
+            making=making,
+            hooked=any(isinstance(operation, AddChain) and operation.hook for operation in operations),
+            declared=declared,
+            referred=[container for name in _referred(operations) if (container := declared(name)) is not None],
+        )
         if not text.strip():  # as while its file is being saved: the kernel would say yes to nothing
             msg = "transaction.nft.j2: yields no statement"
             raise TemplateError(msg)
@@ -372,6 +400,20 @@ def _groups(operations: Iterable[Operation]) -> Iterator[tuple[type[Operation], 
             groups.setdefault((container, kind), []).append(operation)
         for (_, kind), group in sorted(groups.items(), key=lambda entry: entry[0][0]):
             yield kind, group
+
+
+def _referred(operations: Iterable[Operation]) -> Iterable[str]:
+    """Names of the sets and maps that rules of a transaction name and that it does not declare."""
+    names: dict[str, None] = {}
+    brought: set[str] = set()
+    for operation in operations:
+        if isinstance(operation, AddRule):
+            names.update(dict.fromkeys(_REFERENCE.findall(operation.rule.text)))
+        elif isinstance(operation, AddContainer):
+            brought.add(operation.name)
+        elif isinstance(operation, FillSlots):
+            brought.add(operation.map_name)
+    return [name for name in names if name not in brought]
 
 
 def cleanup_text(family: Family, templates: Path = TEMPLATES) -> str:

@@ -60,6 +60,13 @@ class SlotLedger:
         slots, new = pool.allocate(chain.choices)
         return SlotUse(chain.slot_maps, slots), pool.capacity(slots.number) if new else None
 
+    def room(self, map_name: str) -> int | None:
+        """How many slots a map has room for; None: there is no such slot map."""
+        known = slot_map_number(map_name)
+        if known is None or known[1] not in (pool := self._pools[known[0]]).maps():
+            return None
+        return pool.capacity(known[1])
+
     def adopt(
         self, found: Found, chains: Iterable[BalancingChain], now: float, kept: Iterable[str] = ()
     ) -> Mapping[str, Drawn]:

@@ -8,7 +8,7 @@ from nodeproxy import __version__
 from nodeproxy.kernel.addresses import AddressesError, AddressWatch, list_addresses
 from nodeproxy.kernel.errors import KernelError
 from nodeproxy.kernel.nft import Nft
-from nodeproxy.kernel.support import check_support, ipv6_usable
+from nodeproxy.kernel.support import check_support, deletes_freely, ipv6_usable
 from nodeproxy.kernel.watch import TableWatch, WatchError
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.source import Source
@@ -62,6 +62,7 @@ class Agent:
         self._moved = True
         self._node = NodeView(options.node_name)
         self._proxiers: list[Proxier] | None = None
+        self._refill = True
         self._runner = Runner(
             self._sync,
             options.intervals,
@@ -89,6 +90,7 @@ class Agent:
         for renderer in renderers:
             renderer.base()  # a broken template should show now
         version = check_support(self._nft, renderers[0].probe())
+        self._refill = deletes_freely(version)
         watch = AddressWatch(self._note_addresses)
         if not watch.start():
             self._journal.warning("addresses are not followed", effect="changes show with the next other one")
@@ -242,7 +244,7 @@ class Agent:
     def _proxier(self, family: Family) -> Proxier:
         options = self._options
         planner = Planner(family, options.settings, self._store.view, options.templates)
-        return Proxier(planner, self._nft, self._journal, self._clock, self._audit_seconds)
+        return Proxier(planner, self._nft, self._journal, self._clock, self._audit_seconds, refill=self._refill)
 
     def _tidy(self) -> None:
         for proxier in self._proxiers or ():

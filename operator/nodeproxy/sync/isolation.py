@@ -20,7 +20,7 @@ from nodeproxy.ruleset.operations import (
     RemoveContainer,
     RemoveElement,
 )
-from nodeproxy.ruleset.render import Renderer, RenderError
+from nodeproxy.ruleset.render import Container, Renderer, RenderError
 from nodeproxy.ruleset.rules import NODE_PORT_IPS
 
 _ROUNDS = 3  # how often a piece is tried again without those that nft named, before it is cut
@@ -33,7 +33,8 @@ class Applier:
     Args:
         nft: applies transactions.
         renderer: renders them.
-        isolating: whether service ports are left out; if not, whatever is refused is an error.
+        isolating: whether service ports are left out; if not, whatever is refused is an error, as it is if the table is
+            not there.
         tolerant: an operation that is nobody's, and refused alone, is left out as well.
         touch: is told of operations before they are applied.
         trial: says who of some service ports is refused in a table without the others.
@@ -42,6 +43,7 @@ class Applier:
         refused: what nft or the kernel said, for each service port (as ``ns/name:port``) that was left out.
         failures: the errors of operations that are nobody's and were left out.
         transactions: how many were applied.
+        declared: says how a set or map of the table is declared, as :meth:`TableState.declared` does.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Applier:
         self.refused: dict[str, Refusal] = {}
         self.failures: list[Exception] = []
         self.transactions = 0
+        self.declared: Callable[[str], Container | None] = lambda _: None
         self._nft = nft
         self._renderer = renderer
         self._isolating = isolating
@@ -101,12 +104,12 @@ class Applier:
         Raises:
             TransactionError, TemplateError, KernelError: as :meth:`apply`; TooLongError as well.
         """
-        self._whole(piece, lambda rest: self._nft.check(self._renderer.transaction(rest.operations())))
+        self._whole(piece, lambda rest: self._nft.check(self._renderer.transaction(rest.operations(), self.declared)))
 
     def ask(self, piece: Piece) -> Sequence[Refusal]:
         """What nft names of a piece when it is asked once, about each element apart; nothing is applied."""
         try:
-            self._nft.check(self._renderer.transaction(piece.operations(), apart=True))
+            self._nft.check(self._renderer.transaction(piece.operations(), self.declared, apart=True))
         except TransactionError as error:
             return error.refusals
         return ()
@@ -134,7 +137,7 @@ class Applier:
         operations = piece.operations()
         if operations:
             self._touch(operations)
-            self._nft.run(self._renderer.transaction(operations))
+            self._nft.run(self._renderer.transaction(operations, self.declared, making=self._isolating))
             self.transactions += 1
 
     def _apply(self, piece: Piece, rounds: int) -> None:
@@ -212,7 +215,7 @@ class Applier:
     def _fault(self, piece: Piece, owners: Collection[str]) -> Refusal | None:
         """What would be refused of a piece if it held these service ports only; None: nothing."""
         try:
-            self._nft.check(self._renderer.transaction(only(piece, owners).operations()))
+            self._nft.check(self._renderer.transaction(only(piece, owners).operations(), self.declared))
         except TransactionError as error:
             return Refusal("", error.reason, error.statement)
         except RenderError as error:

@@ -58,18 +58,30 @@ class Proxier:
         journal: is told of all that is done.
         clock: the time.
         full_every: seconds after which the table is looked at in any case, and corrected if it differs.
+        refill: whether endpoints take the slots of others that are gone. That needs no look at the whole table by the
+            kernel, but deletes, which makes older versions of libnftables read all chains.
 
     Attributes:
         full_every: the same; may be changed.
     """
 
-    def __init__(self, planner: Planner, nft: Nft, journal: Journal, clock: Clock, full_every: float = 3600.0) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        nft: Nft,
+        journal: Journal,
+        clock: Clock,
+        full_every: float = 3600.0,
+        *,
+        refill: bool = True,
+    ) -> None:
         self.family = planner.family
         self._planner = planner
         self._nft = nft
         self._journal = journal
         self._clock = clock
         self.full_every = full_every
+        self._refill = refill
         self._state: TableState | None = None
         self._pending: dict[ServicePortName, ServiceRules | None] = {}
         self._last_full = 0.0
@@ -162,6 +174,7 @@ class Proxier:
         self._state = None
         again = self._tidy_pause > 0
         applier = Applier(self._nft, self._planner.renderer, isolating=again, tolerant=again, touch=self._audit.touch)
+        applier.declared = state.declared
         try:
             applier.apply(state.tidy(self._clock.now()))
             failures = applier.failures[:1]
@@ -241,6 +254,7 @@ class Proxier:
         pending = {name: rules for name, rules in self._pending.items() if name not in self._left_out}
         before.update((name, rules) for name in pending if (rules := state.placed(name)) is not None)
         applier = Applier(self._nft, state.renderer, isolating=False, touch=self._audit.touch)
+        applier.declared = state.declared
         try:
             began = self._clock.now()
             applier.apply(state.change(pending, began, self._planner.base))
@@ -279,7 +293,8 @@ class Proxier:
             kept: Mapping[ServicePortName, ServiceRules] = {}
             try:
                 found = read_back(self.family, planner.base[0])
-                before_that, state = state, TableState(found, planner.renderer, applier.refuse)
+                before_that, state = state, TableState(found, planner.renderer, applier.refuse, refill=self._refill)
+                applier.declared = state.declared
                 rules_of = {name: (*_given(known.get(name)), planner.plans[name]) for name in refusals}
                 kept = remains(state.mirror, rules_of, wanted.values(), since)
                 self._distrust(found, kept.values())
@@ -288,7 +303,8 @@ class Proxier:
                 self._correct(applier, state.correct(wanted, now, planner.base, kept, before_that))
             except TableForeignError as error:
                 took_over, since = str(error), ()
-                state = TableState(None, planner.renderer, applier.refuse)
+                state = TableState(None, planner.renderer, applier.refuse, refill=self._refill)
+                applier.declared = state.declared
                 applier.apply_whole(state.replace(wanted, now, planner.base, error.clients))
             finally:
                 applied.transactions += applier.transactions

@@ -75,7 +75,7 @@ class Trial:
         if applier.refused:
             return True
         try:
-            self._nft.check(self._elsewhere.transaction(piece.operations()))
+            self._nft.check(self._elsewhere.transaction(piece.operations(), applier.declared))
         except TooLongError:
             return False
         except TransactionError:
@@ -90,6 +90,7 @@ class Trial:
         """A table with these service ports only; those that can't be rendered are refused already."""
         applier = Applier(self._nft, self._elsewhere)
         state = TableState(None, self._elsewhere, applier.refuse)
+        applier.declared = state.declared
         piece = state.replace({each.name: each for each in rules}, 0.0, base)
         piece.prepare = [operation for operation in piece.prepare if not isinstance(operation, ReplaceTable)]
         return applier, without(piece, applier.refused) if applier.refused else piece

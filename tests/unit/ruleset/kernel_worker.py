@@ -158,11 +158,11 @@ def check(case: Case, family: Family, nft: Nft) -> None:
         base = (made.base(), () if made.context.node_ports_everywhere else (NODE_ADDRESS[family],))
         state.renderer = made
         gone: dict[ServicePortName, ServiceRules | None] = dict.fromkeys(set(placed) - set(plans))
-        _apply(state.change({**gone, **plans}, now, base), made, nft, pretended)
+        _apply(state.change({**gone, **plans}, now, base), state, nft, pretended)
         _compare(_read(family, base), state, pretended.found())
         while (due := state.next_tidy()) is not None:
             now = due
-            _apply(state.tidy(now), made, nft, pretended)
+            _apply(state.tidy(now), state, nft, pretended)
         found = _read(family, base)
         _compare(found, state, pretended.found())
         if list(TableState(found, made).correct(plans, now, base)):
@@ -171,15 +171,15 @@ def check(case: Case, family: Family, nft: Nft) -> None:
         placed = plans
 
 
-def _apply(pieces: Iterable[Piece], made: Renderer, nft: Nft, pretended: PretendKernel) -> None:
+def _apply(pieces: Iterable[Piece], state: TableState, nft: Nft, pretended: PretendKernel) -> None:
     for piece in pieces:
         try:
-            nft.run(made.transaction(piece.operations()))
+            nft.run(state.renderer.transaction(piece.operations(), state.declared))
         except TooLongError:  # only in a user namespace, where a message must fit into the socket's buffer
             halves = piece.halves()
             if halves is None:
                 raise
-            _apply(halves, made, nft, pretended)
+            _apply(halves, state, nft, pretended)
         else:
             pretended.apply(piece)
 

@@ -65,7 +65,6 @@ REFUSALS = [
     Refusal("element in a missing map", (), _add("nowhere", KEY, "a/b"), _MISSING),
     Refusal("verdict in a set", (), _add("cluster-ips", ("10.0.0.1",), "a/b"), "a verdict in a set"),
     Refusal("missing element", (), RemoveElement("", "service-ips", KEY), _MISSING),
-    Refusal("rule in a missing chain", (), AddRule("", "no/such", rule("drop")), _MISSING),
     Refusal("rule to a missing chain", (), AddRule("", "a/b", rule("goto no/such")), _MISSING),
     Refusal("rule with a missing set", (), AddRule("", "a/b", rule("ip saddr @no-set drop")), _MISSING),
     Refusal("emptying a missing chain", (), FlushChain("", "no/such"), _MISSING),

@@ -11,8 +11,11 @@ from nodeproxy.ruleset.mirror import SlotUse
 from nodeproxy.ruleset.names import MAX_COMMENT
 from nodeproxy.ruleset.operations import (
     AddChain,
+    AddClients,
+    AddContainer,
     AddElement,
     AddRule,
+    Client,
     FillSlots,
     FreeSlots,
     Piece,
@@ -20,7 +23,7 @@ from nodeproxy.ruleset.operations import (
     RemoveElement,
     ReplaceTable,
 )
-from nodeproxy.ruleset.render import TEMPLATES, RenderContext, Renderer, TemplateError, digest_of
+from nodeproxy.ruleset.render import TEMPLATES, Container, RenderContext, Renderer, TemplateError, digest_of
 from nodeproxy.ruleset.rules import (
     AffinitySet,
     BalancingChain,
@@ -202,19 +205,21 @@ def test_transaction_says_whose_each_statement_is() -> None:
             ]
         ],
     )
-    assert [line.removesuffix(" # ") for line in made.transaction(piece.operations()).splitlines()] == [
-        'add table ip kube-proxy { comment "rules for kube-proxy" ; }',
+    declared = {"firewall-ips": Container("map", "firewall-ips", ("type ipv4_addr : verdict", "size 9"))}
+    text = made.transaction(piece.operations(), declared.get)
+    assert [line.removesuffix(" # ") for line in text.splitlines()] == [
+        "add table ip kube-proxy",
         "add chain ip kube-proxy firewall-x/y # ns/svc:p",
-        f'add rule ip kube-proxy firewall-x/y drop comment "#{rules[0].digest}" # ns/svc:p',
+        f'add chain ip kube-proxy firewall-x/y {{ drop comment "#{rules[0].digest}" ; }} # ns/svc:p',
         "delete element ip kube-proxy firewall-ips {",
         "10.0.0.1 . tcp . 80, # ns/svc:p",
         "}",
         "add element ip kube-proxy cluster-ips {",
         "10.0.0.2,",
         "}",
-        "add element ip kube-proxy firewall-ips {",
+        "add map ip kube-proxy firewall-ips { type ipv4_addr : verdict ; size 9 ; elements = {",
         "10.0.0.1 . tcp . 80 : goto firewall-x/y, # ns/svc:p",
-        "}",
+        "} ; }",
         "add element ip kube-proxy no-endpoint-services {",
         '10.0.0.2 . tcp . 80 comment "ns/two" : drop, # ns/two',
         "}",
@@ -258,6 +263,50 @@ def test_slots_of_one_map_share_a_statement() -> None:
         "0, 1, 2,",
         "}",
     ]
+
+
+def test_what_is_known_is_declared_and_what_is_added_stands_within() -> None:
+    """Before ``add rule`` and ``add element``, libnftables 1.0.6 reads all chains of the kernel."""
+    made = renderer()
+    slots, sticky = made.slot_map("endpoints-tcp-3", 64), made.affinity_set(AffinitySet("affinity-1/x", 60))
+    fresh = made.slot_map("endpoints-tcp-1", 4)
+    known = {container.name: container for container in (slots, sticky)}
+    both = made.rules(BalancingChain.of_targets("service-1/x", "tcp", V4_TARGETS), USE)
+    one = made.rules(EndpointChain("endpoint-1/x", "tcp", V4_TARGETS[0], "affinity-1/x", counter=False))
+    text = made.transaction(
+        Piece(
+            [
+                AddContainer("", fresh.kind, fresh.name, fresh.body),
+                FillSlots("a", fresh.name, 0, V4_TARGETS),
+                *(AddRule("a", "service-1/x", rule) for rule in both),
+                *(AddRule("b", "endpoint-1/x", rule) for rule in one),
+                AddClients("b", sticky.name, (Client("10.9.9.9", 5),)),
+                AddElement("c", Element("elsewhere", ("10.0.0.1",))),
+            ]
+        ).operations(),
+        lambda name: known.get(name) or (fresh if name == fresh.name else None),
+    )
+    lines = [line for line in text.splitlines() if line.startswith("add")]
+    assert [" ".join(line.split()[:5]) for line in lines] == [
+        "add table ip kube-proxy",
+        f"add map ip kube-proxy {slots.name}",
+        f"add set ip kube-proxy {sticky.name}",
+        f"add map ip kube-proxy {fresh.name}",
+        f"add map ip kube-proxy {fresh.name}",
+        "add chain ip kube-proxy service-1/x",
+        "add chain ip kube-proxy endpoint-1/x",
+        "add chain ip kube-proxy endpoint-1/x",
+        f"add set ip kube-proxy {sticky.name}",
+        "add element ip kube-proxy elsewhere",  # nobody knows how it is declared
+    ]
+
+
+def test_table_gets_its_remark_with_its_base() -> None:
+    """A remark makes libnftables 1.0.6 read all chains, so it is spelled only then."""
+    made = renderer()
+    hooked = AddChain("", "nat-prerouting", "type nat hook prerouting priority -100")
+    assert made.transaction([hooked]).startswith("add table ip kube-proxy {")
+    assert made.transaction([AddChain("", "services")]).startswith("add table ip kube-proxy\n")
 
 
 def test_chains_are_emptied_before_the_first_is_deleted() -> None:

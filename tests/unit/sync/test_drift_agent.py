@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from netns.monitor import Line, Monitor
+from netns.monitor import Line, Monitor, declares
 from netns.namespaces import Namespace
 from nodeproxy.kernel.nft import Nft
 from nodeproxy.kernel.watch import TableWatch, WatchError
@@ -127,7 +127,7 @@ def test_whatever_is_changed_is_corrected_whatever_the_minimum_between_syncs(cha
 def test_only_what_differs_is_written(namespace: Namespace, change: str, written: list[str]) -> None:
     with running():
         lines, begun = settled(namespace, change)
-        texts = [line.text for line in lines if "add table ip kube-proxy" not in line.text]
+        texts = [line.text for line in lines if not declares(line)]
         own = texts if change.startswith("add table") else texts[1:]
         assert own == written
         print(f"first correction {lines[1].at - begun:.3f} s after the change began")
@@ -136,7 +136,7 @@ def test_only_what_differs_is_written(namespace: Namespace, change: str, written
 def test_only_the_rules_of_the_changed_chain_are_written(namespace: Namespace) -> None:
     with running():
         lines, _ = settled(namespace, "insert rule ip kube-proxy masquerading counter")
-        own = [line.text for line in lines[1:] if "add table" not in line.text]
+        own = [line.text for line in lines[1:] if not declares(line)]
         assert own
         assert all(" ip kube-proxy masquerading " in f"{text} " for text in own), own
 

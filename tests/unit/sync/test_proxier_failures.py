@@ -158,9 +158,9 @@ def test_error_in_the_middle_of_many_pieces_leaves_a_state_that_the_next_sync_co
     found.nft.before = refuse_sixth
     with pytest.raises(TransactionError):
         found.sync()
-    first = set(re.findall(r"add chain ip kube-proxy (\S*ns/s\S+)", "".join(found.nft.taken())))
+    first = set(re.findall(r"add chain ip kube-proxy (\S*ns/s\S+) #", "".join(found.nft.taken())))
     found.nft.before = refuse_above(6000)
-    then = set(re.findall(r"add chain ip kube-proxy (\S*ns/s\S+)", "".join(found.sync())))
+    then = set(re.findall(r"add chain ip kube-proxy (\S*ns/s\S+) #", "".join(found.sync())))
     assert first
     assert then
     assert not first & then
