@@ -20,6 +20,7 @@ from netns.world import Node
 
 TABLE = "kube-proxy"
 SOURCES = Path(__file__).resolve().parents[2] / "operator"
+_FREELY = Path(__file__).with_name("freely.py")
 CLUSTER_CIDR = f"--cluster-cidr={plan.CLUSTER.v4},{plan.CLUSTER.v6}"
 _MARKER_FIRST, _MARKER_LAST = 201, 250
 
@@ -39,6 +40,7 @@ class Agent:
         node: where it runs.
         flags: command line, besides ``--manifests``, ``--hostname-override`` and ``--min-sync-period``.
         folder: manifests that exist already; None: a folder of its own.
+        freely: whether it takes libnftables for one that deletes freely; None: as it is.
 
     Attributes:
         folder: the manifests.
@@ -46,9 +48,14 @@ class Agent:
     """
 
     def __init__(
-        self, node: Node, flags: Sequence[str] = (CLUSTER_CIDR,), folder: ManifestFolder | None = None
+        self,
+        node: Node,
+        flags: Sequence[str] = (CLUSTER_CIDR,),
+        folder: ManifestFolder | None = None,
+        freely: bool | None = None,
     ) -> None:
         self.node = node
+        self._program = ("-m", "nodeproxy") if freely is None else (str(_FREELY), "yes" if freely else "no")
         self.flags = tuple(flags)
         self.log: list[str] = []
         self._owns_folder = folder is None
@@ -88,8 +95,7 @@ class Agent:
         """Start it; returns at once."""
         self._process = self.node.namespace.start(
             sys.executable,
-            "-m",
-            "nodeproxy",
+            *self._program,
             "run",
             f"--manifests={self.folder.path}",
             f"--hostname-override={self.node.name}",

@@ -62,8 +62,12 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def agent(world: World, request: pytest.FixtureRequest) -> Iterator[Agent]:
-    """The agent with one value of ``--endpoint-chains``; there is one at a time."""
-    with Agent(world.node("node-a"), [CLUSTER_CIDR, f"--endpoint-chains={request.param}"]) as agent:
+    """The agent with one value of ``--endpoint-chains``, or one idea of libnftables; there is one at a time."""
+    freely = None
+    chains: str = request.param
+    if chains.startswith("deletes"):
+        freely, chains = chains == "deletes freely", "WhenAffinity"
+    with Agent(world.node("node-a"), [CLUSTER_CIDR, f"--endpoint-chains={chains}"], freely=freely) as agent:
         yield agent
         agent.stop()
         agent.command("cleanup")
@@ -71,6 +75,7 @@ def agent(world: World, request: pytest.FixtureRequest) -> Iterator[Agent]:
 
 when_affinity = pytest.mark.parametrize("agent", ["WhenAffinity"], indirect=True)
 always = pytest.mark.parametrize("agent", ["Always"], indirect=True)
+either_libnftables = pytest.mark.parametrize("agent", ["deletes freely", "deletes dearly"], indirect=True)
 whichever = pytest.mark.parametrize("agent", ["WhenAffinity", "Always"], indirect=True)
 
 
@@ -198,6 +203,13 @@ def _with_ends(ends: tuple[End, ...]) -> Shape:
 def test_every_change_of_endpoints(world: World, agent: Agent) -> None:
     """Ready, serving, terminating, neither, gone; here, there, on another node; none, one, two, four."""
     _walk(world, agent, [_with_ends(ends) for ends in ENDS], _policy_ways())
+
+
+@either_libnftables
+def test_endpoints_that_take_the_place_of_others(world: World, agent: Agent) -> None:
+    """As many as before: in the slots of those that are gone, or in fresh ones where deleting is dear."""
+    some = [_with_ends(ends) for ends in ((A1, B1), (A2, B2), (A1, A2), (B2, A1), (A1, A2, B1), (B2, A2, B1))]
+    _walk(world, agent, some, _policy_ways())
 
 
 @always

@@ -97,6 +97,21 @@ class Nft:
         """
         self._check_as_file(text, fallback="refused")
 
+    def rest(self) -> None:
+        """Give back what libnftables remembers of the kernel; to be called when nothing is waiting.
+
+        1.0.6 keeps all chains that it has read until the next transaction, which first throws them away and reads them
+        again: a quarter of its time at 10,000 chains, and 1.5 kB a chain in between.
+        """
+        context = self._context
+        if context is None:
+            return
+        try:
+            context.set_dry_run(True)
+            context.cmd("")  # after a dry run it keeps nothing
+        finally:
+            context.set_dry_run(False)
+
     def version(self) -> str:
         """The version that libnftables states of itself, as ``1.0.6``; empty if it does not say."""
         context = self._ours()

@@ -206,6 +206,7 @@ class Agent:
             except (KernelError, TemplateError) as error:
                 good = self._failed(proxier, error)
             self._drift.done(proxier.family, disturbances, result)
+        self._nft.rest()
         return good
 
     def _look_at_addresses(self) -> bool:
@@ -250,6 +251,7 @@ class Agent:
         for proxier in self._proxiers or ():
             if not proxier.tidy():
                 self._runner.request()
+        self._nft.rest()
         self._drift.settle()
 
     def _tidy_due(self) -> float | None:

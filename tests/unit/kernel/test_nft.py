@@ -1,8 +1,11 @@
 """libnftables against a real kernel: every refusal is told apart, and names who is at fault."""
 
+import ctypes
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,7 @@ from nodeproxy.kernel.errors import (
     TransactionError,
 )
 from nodeproxy.kernel.nft import Nft
+from nodeproxy.kernel.support import deletes_freely
 
 pytestmark = pytest.mark.usefixtures("namespace")
 
@@ -232,6 +236,29 @@ def test_context_is_kept_while_nothing_fails(nft: Nft) -> None:
     nft.check("add table ip u\n")
     assert nft.version()
     assert nft._context is before
+
+
+def test_what_is_remembered_of_the_kernel_is_given_back(namespace: Namespace) -> None:
+    """All the chains that 1.0.6 reads; and nothing that has to work afterwards."""
+    nft, ports = Nft(), list[int]()
+    nft.rest()
+    nft.follow_port(ports.append)
+    nft.run("add table ip t\n" + "".join(f"add chain ip t chain-{number}\n" for number in range(20_000)))
+    nft.run("add set ip t s { type inet_service ; }\nadd element ip t s { 80 }\n")
+    working = _resident()
+    nft.rest()
+    assert deletes_freely(nft.version()) or _resident() < working - 10_000
+    nft.run("delete element ip t s { 80 }\nadd element ip t s { 80 }\n")
+    assert "80" in namespace.run("nft", "list", "set", "ip", "t", "s")
+    assert len(ports) == 1
+
+
+def _resident() -> int:
+    """KiB of memory in use."""
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    found = re.search(r"^VmRSS:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found
+    return int(found[1])
 
 
 def test_context_is_replaced_when_asking_for_the_version_fails(nft: Nft, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from nodeproxy.kernel.support import (
     check_kernel,
     check_libnftables,
     check_support,
+    deletes_freely,
     ipv6_usable,
     version_tuple,
 )
@@ -42,6 +43,11 @@ def test_version_is_read_out_of_its_text(text: str, expected: tuple[int, ...]) -
 @pytest.mark.parametrize("version", ["1.0.1", "1.0.6 (Lester Gooch #5)", "1.1.3", "2.0", "10.0.0"])
 def test_libnftables_that_is_new_enough_passes(version: str) -> None:
     check_libnftables(version)
+
+
+@pytest.mark.parametrize(("version", "freely"), [("1.0.6", False), ("1.0.9", False), ("1.1.0", True), ("1.1.3", True)])
+def test_libnftables_reads_all_chains_before_it_deletes_or_does_not(version: str, freely: bool) -> None:
+    assert deletes_freely(version) is freely
 
 
 @pytest.mark.parametrize("version", ["0.9.8", "1.0", "1.0.0", "garbage", ""])

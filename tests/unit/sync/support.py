@@ -281,6 +281,7 @@ class Table:
         settings: ProxySettings | None = None,
         full_every: float = 3600.0,
         templates: Path = TEMPLATES,
+        refill: bool = True,
     ) -> None:
         self.family = family
         self.templates = templates
@@ -288,7 +289,7 @@ class Table:
         self.nft, self.journal, self.clock = WatchedNft(), SilentJournal(), FakeClock()
         self.settings = settings or ProxySettings(cluster_cidrs=("10.244.0.0/16", "fd00:244::/64"))
         self.planner = Planner(family, self.settings, self.cluster.store.view, templates)
-        self.proxier = Proxier(self.planner, self.nft, self.journal, self.clock, full_every)
+        self.proxier = Proxier(self.planner, self.nft, self.journal, self.clock, full_every, refill=refill)
         self.cluster.store.take()
         self._present = ("192.0.2.1", "2001:db8::1")
         self.move()

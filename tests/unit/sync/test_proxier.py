@@ -106,6 +106,21 @@ def test_port_whose_slices_have_another_name_is_told_until_it_is_put_right() -> 
     assert table.journal.last_unmatched == {}
 
 
+def test_endpoints_that_replace_others_take_their_slots_or_fresh_ones() -> None:
+    """Where deleting makes libnftables read all chains, a change deletes nothing: that is done later."""
+    written: dict[bool, list[list[str]]] = {}
+    for refill in (True, False):
+        table = Table(service("web"), endpoints("web", [1, 2]), refill=refill)
+        table.sync()
+        written[refill] = [line.split()[:2] for line in statements(table.sync(endpoints("web", [2, 3])))]
+        table.tidy()
+        assert view(V4) == expected(table)
+        run("nft", "delete", "table", "ip", "kube-proxy")
+    assert written[True] == [["delete", "element"], ["add", "map"]]
+    assert ["delete", "element"] not in written[False]
+    assert ["flush", "chain"] in written[False]
+
+
 def test_endpoint_that_replaces_the_only_one_rewrites_one_rule() -> None:
     table = Table(service("web"), endpoints("web", [1], node="node-b"))
     table.sync()
