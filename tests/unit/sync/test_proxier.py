@@ -110,9 +110,9 @@ def test_endpoints_that_replace_others_take_their_slots_or_fresh_ones() -> None:
     """Where deleting makes libnftables read all chains, a change deletes nothing: that is done later."""
     written: dict[bool, set[str]] = {}
     for refill in (True, False):
-        table = Table(service("web"), endpoints("web", [1, 2]), refill=refill)
+        table = Table(service("web"), endpoints("web", [1, 2], node="node-b"), refill=refill)
         table.sync()
-        lines = statements(table.sync(endpoints("web", [2, 3])))
+        lines = statements(table.sync(endpoints("web", [2, 3], node="node-b")))
         written[refill] = {" ".join(words[:2]) for line in lines if (words := line.split())[0].isalpha()}
         table.tidy()
         assert view(V4) == expected(table)
