@@ -189,6 +189,8 @@ class Agent:
             disturbances = disturbed.get(proxier.family, [])
             if disturbances:
                 proxier.suspect(chains_of(disturbances))
+            # An hourly look that is due meanwhile would take them for ours, going by their comments.
+            proxier.suspect(chains_of(self._drift.waiting(proxier.family)), look=False)
             result: SyncResult | None = None
             try:
                 if not first:

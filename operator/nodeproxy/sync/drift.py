@@ -88,6 +88,10 @@ class Drift:
         """When (monotonic seconds) a table should be looked at; None: none has to be."""
         return min((t.not_before for t in self._troubles.values() if t.pending), default=None)
 
+    def waiting(self, family: Family) -> Iterable[Disturbance]:
+        """What was done to a table and is not to be looked into yet, since its last correction was just now."""
+        return self._troubles[family].pending.values()
+
     def take(self) -> dict[Family, list[Disturbance]]:
         """What was done to the tables that should be looked at now; :meth:`done` is to be called for each."""
         now = self._clock.now()

@@ -111,9 +111,14 @@ class Proxier:
         self._journal.unmatched(self.family, self._planner.unmatched)
         self._journal.ignored_hints(self.family, self._planner.ignored_hints)
 
-    def suspect(self, chains: Collection[str]) -> None:
-        """Somebody else has changed the table, and the rules of ``chains``: the next sync looks at all of it."""
-        self._suspected = True
+    def suspect(self, chains: Collection[str], *, look: bool = True) -> None:
+        """Somebody else has changed the table, and the rules of ``chains``.
+
+        Args:
+            chains: may hold anything now, whatever their comments say.
+            look: whether the next sync is to look at all of the table; if not, whichever sync looks next knows of them.
+        """
+        self._suspected |= look
         self._suspects.update(chains)
 
     def sync(self) -> SyncResult:

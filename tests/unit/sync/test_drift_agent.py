@@ -17,6 +17,7 @@ from nodeproxy.kernel.nft import Nft
 from nodeproxy.kernel.watch import TableWatch, WatchError
 from nodeproxy.kube.addresses import Family
 from nodeproxy.sync.agent import Agent, AgentOptions
+from nodeproxy.sync.proxier import Proxier
 from nodeproxy.sync.runner import Intervals, SystemClock
 
 from .running import SETTINGS, Journal, Speaking, eventually, working
@@ -182,19 +183,39 @@ def test_a_change_to_one_family_leaves_the_other_alone() -> None:
         assert len(written) == count
 
 
+def _edit() -> None:
+    """Edit rules under their comments, as who saves the ruleset, edits it and loads it again over what is there."""
+    saved = subprocess.run(
+        ["nft", "list", "chain", "ip", "kube-proxy", "masquerading"], check=True, capture_output=True, text=True
+    ).stdout
+    assert "masquerade" in saved
+    edited = saved.replace("masquerade fully-random", "accept").replace("masquerade comment", "accept comment")
+    assert edited != saved
+    nft(f"flush chain ip kube-proxy masquerading\n{edited}")
+
+
 def test_rules_edited_under_their_comments_are_written_again() -> None:
-    """As when somebody saves the ruleset, edits it and loads it again over what is there."""
     with running() as found:
         before = view(V4)
-        saved = subprocess.run(
-            ["nft", "list", "chain", "ip", "kube-proxy", "masquerading"], check=True, capture_output=True, text=True
-        ).stdout
-        assert "masquerade" in saved
-        edited = saved.replace("masquerade fully-random", "accept").replace("masquerade comment", "accept comment")
-        assert edited != saved
-        nft(f"flush chain ip kube-proxy masquerading\n{edited}")
+        _edit()
         found.wait_for_corrections()
         eventually(lambda: view(V4) == before, 20)
+
+
+def test_rules_edited_just_before_the_hourly_look_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Word of them waits then, since they were corrected just now; their comments say that they are ours."""
+    with running(Intervals(minimum=0.0, retry=3600.0, maximum=7200.0)) as found:
+        before = view(V4)["chain masquerading"]
+        nft("flush chain ip kube-proxy masquerading")
+        found.wait_for_corrections()
+        _edit()
+        eventually(lambda: any(found.agent._drift.waiting(V4)), 5)
+        monkeypatch.setattr(Proxier, "full_sync_due", lambda _: 0.0)
+        looked = len(found.journal.results)
+        found.source.sink.apply([service("new", 99)])
+        eventually(lambda: any(r.full and r.family is V4 for r in found.journal.results[looked:]), 5)
+        monkeypatch.undo()
+        eventually(lambda: view(V4)["chain masquerading"] == before, 20)
 
 
 def test_a_program_that_keeps_changing_is_not_fought_at_full_speed() -> None:
