@@ -40,7 +40,7 @@ from nodeproxy.ruleset.render import Base, Container, Renderer, RenderError, dig
 from nodeproxy.ruleset.rules import NODE_PORT_IPS, AffinitySet, Element, ElementKey, ServiceRules, Target
 from nodeproxy.ruleset.slot_ledger import LONG_AGO, Freed, SlotLedger
 
-PIECE_WEIGHT = 2500  # operations a transaction holds: about 200 Services of 10 endpoints
+PIECE_WEIGHT = 1500  # operations a transaction holds: about 120 Services of 10 endpoints
 
 SLOT_GRACE = 1.0  # seconds from when nothing draws from a slot any more until it is emptied
 CHAIN_GRACE = 2.0  # the same for a chain: longer, since slots may name it until they are emptied
