@@ -33,7 +33,7 @@ def agent(world: World) -> Iterator[Agent]:
         yield agent
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def calm(agent: Agent) -> None:
     """What earlier tests left has been removed."""
     with Monitor(agent.node.namespace) as monitor:
