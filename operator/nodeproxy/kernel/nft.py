@@ -259,7 +259,7 @@ def _refusals(text: str, error: str) -> list[Refusal]:
 
 def _single_element(lines: list[str], number: int) -> str:
     """The element of a statement that begins in this line, if it has but one, in a line of its own; else empty."""
-    one_only = lines[number - 1].endswith("{") and lines[number + 1 : number + 2] == ["}"]
+    one_only = lines[number - 1].endswith("{") and "".join(lines[number + 1 : number + 2]).startswith("}")
     return lines[number] if one_only else ""
 
 

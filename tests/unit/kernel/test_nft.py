@@ -120,15 +120,17 @@ def test_statement_that_could_not_be_read_may_be_the_one_before(nft: Nft) -> Non
     assert (refusal.owner, refusal.before) == ("ns/b", "ns/a")
 
 
-def test_refusal_of_the_only_element_of_a_statement_is_its_owners(nft: Nft) -> None:
+@pytest.mark.parametrize(
+    "form",
+    ["add element ip t {} {{\n{}}}\n", "add map ip t {} {{ type inet_service : verdict ; elements = {{\n{}}} ; }}\n"],
+)
+def test_refusal_of_the_only_element_of_a_statement_is_its_owners(nft: Nft, form: str) -> None:
     """The kernel names the statement, if not the element: here a chain that may not be reached from there."""
     text = "add chain ip t base { type nat hook output priority 0 ; }\nadd chain ip t masq\n"
     nft.run(text + "add rule ip t masq masquerade\nadd rule ip t base tcp dport vmap @m\n")
     nft.run("add map ip t other { type inet_service : verdict ; }\n")  # libnftables 1.1 makes one of two for one map
     with pytest.raises(TransactionError, match="not supported") as caught:
-        nft.run(
-            "add element ip t other {\n81 : goto c, # ns/other\n}\nadd element ip t m {\n82 : goto masq, # ns/web\n}\n"
-        )
+        nft.run(form.format("other", "81 : goto c, # ns/other\n") + form.format("m", "82 : goto masq, # ns/web\n"))
     assert (caught.value.owner, caught.value.statement) == ("ns/web", "82 : goto masq,")
 
 
