@@ -41,6 +41,8 @@ from nodeproxy.ruleset.rules import NODE_PORT_IPS, AffinitySet, Element, Element
 from nodeproxy.ruleset.slot_ledger import LONG_AGO, Freed, SlotLedger
 
 PIECE_WEIGHT = 1500  # operations a transaction holds: about 120 Services of 10 endpoints
+# What a transaction costs whatever it holds grows with the table, so a big one is brought up in bigger pieces.
+_MANY_CHAINS, _MAX_SCALE = 10_000, 3
 
 SLOT_GRACE = 1.0  # seconds from when nothing draws from a slot any more until it is emptied
 CHAIN_GRACE = 2.0  # the same for a chain: longer, since slots may name it until they are emptied
@@ -133,7 +135,7 @@ class TableState:
             RenderError: a template fails for one of them; the state no longer holds.
         """
         changed = self._change_base(base) if base is not None and base != self._base else []
-        yield from self._change_services(updates, Pending(self.renderer, now), changed, PIECE_WEIGHT)
+        yield from self._change_services(updates, Pending(self.renderer, now), changed, self._limit)
 
     def replace(
         self,
@@ -152,7 +154,7 @@ class TableState:
         """
         whole, changed = Piece([ReplaceTable()]), self._change_base(base)
         pending = Pending(self.renderer, now)
-        for piece in self._change_services(wanted, pending, changed, sys.maxsize, self._unrenderable):
+        for piece in self._change_services(wanted, pending, changed, _unlimited, self._unrenderable):
             whole.prepare += piece.prepare
             whole.switch += piece.switch
         for name, rules in wanted.items():
@@ -192,7 +194,7 @@ class TableState:
             yield from cut(self._free_slots(self._slots.free(LONG_AGO)), [], PIECE_WEIGHT)
         for owner, rules in kept.items():
             self._services.keep(owner, rules, pending.adopted)
-        yield from self._change_services(wanted, pending, self._change_base(base), PIECE_WEIGHT, self._unrenderable)
+        yield from self._change_services(wanted, pending, self._change_base(base), self._limit, self._unrenderable)
         if found:
             self._remove_strays(itertools.chain(wanted.values(), kept.values()), base, now, strays)
         # May be cut anywhere: first what leads to stray chains, then what they do, then what that referred to.
@@ -242,7 +244,7 @@ class TableState:
         updates: Mapping[ServicePortName, ServiceRules | None],
         pending: Pending,
         base: list[Operation],
-        limit: int,
+        limit: Callable[[], int],
         unrenderable: _Unrenderable | None = None,
     ) -> Iterator[Piece]:
         """Pieces that change the base and service ports.
@@ -265,25 +267,29 @@ class TableState:
                 unrenderable(name, error)
             filled += weight(pending.prepare[counted:])
             counted = len(pending.prepare)
-            if filled >= limit:
+            if filled >= limit():
                 if base:
                     yield Piece(switch=[base])
                     base = []
-                yield from cut(pending.prepare, [], limit)
+                yield from cut(pending.prepare, [], limit())
                 pending.prepare = []
                 big, filled, counted = True, 0, 0
         self._services.unshare(pending)
         if big:
-            yield from cut(pending.prepare, [], limit)
-            yield from cut_groups(self._services.groups(pending), limit)
+            yield from cut(pending.prepare, [], limit())
+            yield from cut_groups(self._services.groups(pending), limit())
             return
         first, groups = [base] if base else [], [*self._services.groups(pending)]
-        if weight(pending.prepare) + sum(map(weight, [*first, *groups])) <= limit:
-            yield from cut(pending.prepare, [*first, *groups], limit)
+        if weight(pending.prepare) + sum(map(weight, [*first, *groups])) <= limit():
+            yield from cut(pending.prepare, [*first, *groups], limit())
         else:
-            yield from cut([], first, limit)
-            yield from cut(pending.prepare, [], limit)
-            yield from cut([], groups, limit)
+            yield from cut([], first, limit())
+            yield from cut(pending.prepare, [], limit())
+            yield from cut([], groups, limit())
+
+    def _limit(self) -> int:
+        """How many operations a transaction holds."""
+        return int(PIECE_WEIGHT * min(_MAX_SCALE, max(1.0, len(self.mirror.chains) / _MANY_CHAINS)))
 
     # --- the base ------------------------------------------------------------------------------------------------
 
@@ -349,3 +355,8 @@ class TableState:
             for key in [key for key in content if key not in elements[container]]:
                 operations.append(RemoveElement("", container, key))
                 del content[key]
+
+
+def _unlimited() -> int:
+    """As for a change that must not be cut."""
+    return sys.maxsize
