@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
-from netns import addresses as plan
 from netns.agent import CLUSTER_CIDR, TABLE, Agent
 from netns.flips import Flips, every_pair
 from netns.flips_model import (
@@ -44,18 +43,6 @@ def world() -> Iterator[World]:
         # Source ports are used again after minutes; what the node remembers of them is to be gone by then.
         world.node("node-a").namespace.sysctl(
             {"netfilter/nf_conntrack_udp_timeout": 10, "netfilter/nf_conntrack_tcp_timeout_syn_sent": 10}, optional=True
-        )
-        # "No route" is said once a second only (net.ipv4.route.error_cost, which child namespaces can't change), so
-        # the router says it by rule; but not to what it passes on as a bridge, where br_netfilter shows it that.
-        world.router.namespace.sysctl(
-            {"bridge/bridge-nf-call-iptables": 0, "bridge/bridge-nf-call-ip6tables": 0}, optional=True
-        )
-        rule = "add rule inet edge prerouting {} daddr {{ {}, {} }} reject with icmpx no-route\n"
-        world.router.namespace.nft(
-            "add table inet edge\n"
-            "add chain inet edge prerouting { type filter hook prerouting priority 0 ; }\n"
-            + rule.format("ip", plan.VIPS.v4, plan.EXTERNAL_IPS.v4)
-            + rule.format("ip6", plan.VIPS.v6, plan.EXTERNAL_IPS.v6)
         )
         yield world
 

@@ -126,6 +126,13 @@ def test_unrouted_range_is_unreachable(world: World) -> None:
     assert world.client.connect(host(VIPS, 9).v4, 80) == Unreachable()
 
 
+def test_no_route_is_said_to_everything(world: World) -> None:
+    """The router says "no route" to each packet, however many there are."""
+    for family in FAMILIES:
+        flows = [Flow(world.pod("pod-a1").namespace, host(VIPS, 9).of(family), 80, "UDP")] * 50
+        assert probe(flows) == [Unreachable()] * 50
+
+
 def test_entering_a_namespace_is_undone() -> None:
     """After leaving, the thread is where it was, also when something fails inside."""
     before = Path("/proc/thread-self/ns/net").readlink()

@@ -24,6 +24,18 @@ from netns.servers import Protocol, Server, ServerLoop
 BRIDGE = "cni0"
 """The bridge that a node's pods hang on."""
 
+# The kernel itself says "no route" only once a second to each sender (net.ipv4.route.error_cost, which child
+# namespaces can't change), so the router says it by rule.
+_EDGE = """
+table inet edge {{
+    chain prerouting {{
+        type filter hook prerouting priority 0
+        ip daddr != {{ {known.v4} }} reject with icmpx no-route
+        ip6 daddr != {{ {known.v6}, fe80::/10, ff00::/8 }} reject with icmpx no-route
+    }}
+}}
+"""
+
 _SYSCTLS: dict[str, str | int] = {
     "ipv4/ip_forward": 1,
     "ipv4/conf/all/rp_filter": 0,
@@ -44,6 +56,8 @@ _SYSCTLS: dict[str, str | int] = {
 }
 # Not there, or not for child namespaces, in every kernel.
 _OPTIONAL_SYSCTLS: dict[str, str | int] = {"ipv4/icmp_msgs_per_sec": 1_000_000, "ipv4/icmp_msgs_burst": 1_000_000}
+# Where br_netfilter is loaded, its rules would see what the router passes on as a bridge.
+_BRIDGE_SYSCTLS: dict[str, str | int] = {"bridge/bridge-nf-call-iptables": 0, "bridge/bridge-nf-call-ip6tables": 0}
 
 
 class Host:
@@ -219,6 +233,9 @@ class World:
             *to_client,
             *(line for node in self.nodes.values() for line in _route(node.pod_range, node.addresses)),
         )
+        self.router.namespace.sysctl(_BRIDGE_SYSCTLS, optional=True)
+        known = (plan.UNDERLAY, plan.CLUSTER, plan.INSIDE, plan.OUTSIDE)
+        self.router.namespace.nft(_EDGE.format(known=Pair(*(", ".join(ranges) for ranges in zip(*known, strict=True)))))
         self.client.ip(*_address("eth0", plan.CLIENT, plan.UNDERLAY), "link set eth0 up", "link set lo up")
         first = next(iter(self.nodes.values()))
         self.client.ip(
