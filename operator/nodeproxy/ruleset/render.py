@@ -56,7 +56,7 @@ TEMPLATES = Path(__file__).parent.parent / "templates"
 _WORDS = "words.nft.j2"
 _BLOCK = re.compile(r"^(set|map|chain)\s+(\S+)\s*\{$")
 _HOOK = re.compile(r"^type\s+\w+\s+hook\s")
-_REFERENCE = re.compile(r"@(\S+)")  # to a set or map
+_REFERENCE = re.compile(r"@([A-Za-z_.][\w./\\-]*)", re.ASCII)  # to a set or map; what else follows @ names none
 _DIGEST_LENGTH = 8
 _DISPATCH = {
     CLUSTER_IPS,
@@ -276,6 +276,24 @@ class Renderer:
             msg = "transaction.nft.j2: yields no statement"
             raise TemplateError(msg)
         return text
+
+    def declarations(self, operations: Iterable[Operation], declared: Callable[[str], Container | None]) -> str:
+        """A transaction that only declares the sets and maps that another one declares, new ones and those in place.
+
+        Args:
+            operations: of the other one.
+            declared: says how a set or map of the table is declared, by its name; None: it is not known.
+        """
+        names: dict[str, None] = {}
+        for operation in operations:
+            if isinstance(operation, AddContainer):
+                names[operation.name] = None
+            elif isinstance(operation, AddRule):
+                names.update(dict.fromkeys(_REFERENCE.findall(operation.rule.text)))
+            elif isinstance(operation, FillSlots | AddElement | AddClients):
+                names[_CONTAINER_OF[type(operation)](operation)] = None
+        found = [container for name in names if (container := declared(name)) is not None]
+        return self.transaction([AddContainer("", each.kind, each.name, each.body) for each in found])
 
     def probe(self) -> Probe:
         """Statements that show what the kernel can do."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from nodeproxy.kernel.errors import BusyError, OutcomeUnknownError, Refusal, TooLongError, TransactionError
 from nodeproxy.kernel.nft import SYNTAX_ERROR, VALIDATION_ERRORS, Nft
+from nodeproxy.kernel.readback import TableForeignError
 from nodeproxy.model.service import ServicePortName
 from nodeproxy.ruleset.names import is_dynamic
 from nodeproxy.ruleset.operations import (
@@ -24,6 +25,7 @@ from nodeproxy.ruleset.render import Container, Renderer, RenderError
 from nodeproxy.ruleset.rules import NODE_PORT_IPS
 
 _ROUNDS = 3  # how often a piece is tried again without those that nft named, before it is cut
+_EXISTS = "File exists"  # how a reason ends when an object is there already, and is another
 _FEW = 32  # service ports among which the kernel is asked for the one that makes the table invalid
 
 
@@ -76,6 +78,7 @@ class Applier:
 
         Raises:
             TransactionError: what is refused is nobody's, all is refused, or it may pass by itself.
+            TableForeignError: a set or map of the table is declared otherwise than it should be.
             TemplateError: a template is broken.
             KernelError: nothing can be applied.
         """
@@ -152,6 +155,7 @@ class Applier:
         except (TransactionError, RenderError) as error:
             if not self._isolating:
                 raise
+            self._check_declarations(piece, error)
             culprits = self._named(piece, error, thorough=rounds > 0)
             self._leave_out(culprits)
             if culprits and rounds < _ROUNDS:
@@ -162,6 +166,23 @@ class Applier:
                     raise  # it may pass, and nobody is at fault
                 self._nft.run(self._renderer.transaction(()))  # raises if the kernel refuses everything
             self._apply_parts(piece, piece.halves(), error)
+
+    def _check_declarations(self, piece: Piece, error: Exception) -> None:
+        """Nobody is at fault if a set or map is there already, but declared otherwise, as by other templates.
+
+        The kernel lets it be declared again only as it is (since Linux 6.3, before that it does not look).
+
+        Raises:
+            TableForeignError: there is such a one.
+        """
+        if not isinstance(error, TransactionError) or not error.reason.endswith(_EXISTS):
+            return
+        try:
+            self._nft.check(self._renderer.declarations(piece.operations(), self.declared))
+        except TransactionError as refused:
+            if refused.reason.endswith(_EXISTS):
+                msg = f"a set or map is declared otherwise ({refused.statement or refused})"
+                raise TableForeignError(msg) from error
 
     def _apply_parts(self, piece: Piece, parts: Sequence[Piece] | None, error: Exception) -> None:
         """Apply a piece's parts; what can't be parted is at fault."""

@@ -332,7 +332,7 @@ class Proxier:
 
         Raises:
             TableForeignError: something that does not belong into the table can't be removed, such as a set whose name
-                is a keyword of nft: it has to go with the table.
+                is a keyword of nft, or a set is declared otherwise: it has to go with the table.
             KernelError, TemplateError: as :meth:`Applier.apply`.
         """
         at: Piece | None = None
@@ -345,6 +345,9 @@ class Proxier:
 
         try:
             applier.apply(followed())
+        except TableForeignError as error:
+            error.clients = affinity_clients(self.family)
+            raise
         except (BusyError, OutcomeUnknownError):
             raise  # it may pass
         except TransactionError as error:
