@@ -37,7 +37,7 @@ _GENERATION_PROGRAM = 3
 _FAMILIES = {2: Family.IPV4, 10: Family.IPV6}  # NFPROTO_IPV4, NFPROTO_IPV6
 _OUR_TABLE = netlink.attribute_bytes(1, TABLE.encode() + b"\0")
 
-_LONGEST_OVERRUN = 1.0  # seconds until a loss is told of in any case, should others never pause
+_LONGEST_OVERRUN = 1.0  # seconds until a loss is told of in any case (and again), should others never pause
 _RECENT_PORTS = 8
 _MOST_KINDS = 256  # of (port, family, program) that are told apart between two looks
 _MOST_CHAINS = 20_000
@@ -208,7 +208,8 @@ class TableWatch:
                 if self._stop in ready:
                     return
                 if overrun is not None and (not ready or time.monotonic() > overrun + _LONGEST_OVERRUN):
-                    self._overrun_since = None
+                    # While something waits the kernel may still keep things to itself: then this is not the last word.
+                    self._overrun_since = time.monotonic() if ready else None
                     self._lose()
                 if ready:
                     self._receive(sock, buffer)

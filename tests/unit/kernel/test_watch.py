@@ -265,6 +265,43 @@ def test_loss_is_told_of_only_when_the_kernel_tells_again(
         watched.watch.stop()
 
 
+def test_what_the_kernel_keeps_to_itself_after_an_early_word_of_loss_is_told_of_as_well(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where reading what waits takes long, a loss is told of before the kernel tells again: that must not be all."""
+    entered, release = threading.Semaphore(0), threading.Semaphore(0)
+    original: Callable[..., object] = watch_module._messages
+
+    def slow(data: memoryview) -> object:
+        entered.release()
+        assert release.acquire(timeout=20)
+        return original(data)
+
+    monkeypatch.setattr(watch_module, "_LONGEST_OVERRUN", 0.0)
+    monkeypatch.setattr(watch_module, "_SO_RCVBUFFORCE", socket.SO_RCVBUF)
+    monkeypatch.setattr(watch_module, "_RECEIVE_BUFFER", 8192)
+    monkeypatch.setattr(watch_module, "_messages", slow)
+    watched = Watched()
+    try:
+        nft("add chain ip kube-proxy first")
+        assert entered.acquire(timeout=10)
+        for number in range(10):  # of different transactions, so that several wait
+            nft(f"add element ip kube-proxy addresses {{ 198.51.100.{number} }}")
+        elements = (f"198.51.{i}.{j}" for i in range(4) for j in range(250))
+        nft("; ".join(f"add element ip kube-proxy addresses {{ {element} }}" for element in elements))
+        release.release()
+        assert entered.acquire(timeout=10)
+        watched.called.wait(10)
+        early = watched.watch.take()
+        assert any(heard.lost for heard in early)
+        nft("add chain ip6 kube-proxy untold")
+        release.release(1000)
+        assert any(heard.family is V6 for heard in _lost(watched))
+    finally:
+        release.release(1000)
+        watched.watch.stop()
+
+
 def _lost(watched: Watched) -> list[Disturbance]:
     """Word of a loss, which must come within 10 s."""
     found: list[Disturbance] = []
