@@ -151,10 +151,7 @@ def _say(text: str) -> None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    found = tuple(sorted({int(part) for part in text.split(",")}))
-    if found[0] < 1:
-        raise ValueError(text)
-    return found
+    return tuple(sorted({_count(part) for part in text.split(",")}))
 
 
 def _topics(text: str) -> tuple[str, ...]:
@@ -166,10 +163,10 @@ def _topics(text: str) -> tuple[str, ...]:
 
 
 def _count(text: str) -> int:
-    found = int(text)
-    if found < 1:
-        raise ValueError(text)
-    return found
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        msg = f"{text}: not a whole number from 1 on"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -191,7 +188,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-check", action="store_true", help="print figures, expect nothing")
     parser.add_argument(
-        "--json-dir", type=Path, default=Path(".cache-bench"), metavar="DIR", help="where the JSON goes (%(default)s)"
+        "--json-dir",
+        type=Path,
+        default=Path(".cache-bench"),
+        metavar="DIR",
+        help="where the JSON goes (%(default)s; make gives its own)",
     )
     return parser
 
