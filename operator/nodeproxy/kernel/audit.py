@@ -110,7 +110,8 @@ class TableAudit:
     def look(self, state: TableState, base: Base, suspects: frozenset[Name] = frozenset()) -> Difference | None:
         """Compare the table with what it should hold.
 
-        The members of affinity sets come and go with packets, and are not looked at.
+        The members of affinity sets come and go with packets, and are not looked at; nor are those of the sets that a
+        changed template has beside ours.
 
         Args:
             state: what it should hold.
@@ -204,9 +205,8 @@ class TableAudit:
         for name in (*mirror.containers, *mirror.affinity):
             if name not in headers:
                 return Difference(f"{mirror.kinds.get(name, 'set')} {name} is gone")
-        unknown = [
-            name for name in mirror.containers if name not in self._sets or self._sets[name] != _digest(sock, name)
-        ]
+        judged = [name for name in mirror.containers if not base.has_extra(name)]
+        unknown = [name for name in judged if name not in self._sets or self._sets[name] != _digest(sock, name)]
         expected = _Expected(state, self._family, unknown)
         for name in unknown:
             content = bytearray()

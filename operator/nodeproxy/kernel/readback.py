@@ -317,7 +317,8 @@ def _interpret(raw: _Raw, sock: NftSocket, family: Family, base: Base) -> Found:
         else:
             container = declared.get(header.name)
             mirror.containers[header.name] = container.body if container else ""
-            mirror.elements[header.name] = dict(_elements(_dump_elements(sock, header.name), header, names))
+            dumped = () if base.has_extra(header.name) else _dump_elements(sock, header.name)
+            mirror.elements[header.name] = dict(_elements(dumped, header, names))
     return found
 
 

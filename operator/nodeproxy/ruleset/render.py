@@ -39,6 +39,7 @@ from nodeproxy.ruleset.rules import (
     HAIRPIN,
     NO_ENDPOINT_NODE_PORTS,
     NO_ENDPOINT_SERVICES,
+    NODE_PORT_IPS,
     SERVICE_IPS,
     SERVICE_NODE_PORTS,
     AffinitySet,
@@ -136,6 +137,11 @@ class Base:
 
     containers: tuple[Container, ...]
     chains: tuple[BaseChain, ...]
+
+    def has_extra(self, name: str) -> bool:
+        """Whether a set or map is one that a changed template has beside ours: what is in it is not ours to judge."""
+        ours = name in _DISPATCH or name == NODE_PORT_IPS
+        return not ours and any(container.name == name for container in self.containers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Sets and maps that are in the table, but declared otherwise than the templates say: nobody is left out for that.
 
-The kernel takes a set that is declared again only as it is (Linux 6.3), and transactions declare what their rules name.
+The kernel takes a set that is declared again only as it is (Linux 6.2), and transactions declare what their rules name.
 """
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -122,6 +123,36 @@ def test_set_of_the_templates_own_is_found_however_its_name_is_written(
     table.sync(*NEW)
     assert not table.last.full, "what is added does not need the table to be read back"
     assert_served(table, taken_over=False)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "set blocked {\n    type ipv4_addr\n    elements = { 203.0.113.7 }\n}\n",
+        "set blocked {\n    type ipv4_addr\n    flags interval\n    elements = { 203.0.113.64/26 }\n}\n",
+        "set blocked {\n    type ipv4_addr\n    flags dynamic,timeout\n    timeout 1h\n}\n",
+    ],
+    ids=["elements", "intervals", "filled by packets"],
+)
+def test_what_is_in_a_set_of_the_templates_own_stays_through_looks_changes_and_restarts(
+    copy: Callable[..., Path], declared: str
+) -> None:
+    """It is no trace of somebody else, and not ours to empty: the rules of that template rely on it."""
+    folder = copy(declared, BLOCKING)
+    table = Table(*CHANGES, templates=folder)
+    table.sync()
+    run("nft", "add", "element", "ip", "kube-proxy", "blocked", "{ 203.0.113.9 }")
+    before = sorted(re.findall(r"203\.[\d./]+", run("nft", "list", "set", "ip", "kube-proxy", "blocked")))
+    table.proxier.suspect(())
+    assert table.sync() == []
+    assert table.last.drift == ""
+    table.sync(*NEW)
+    assert_served(table, taken_over=False)
+    table = Table(cluster=table.cluster, templates=folder)
+    assert table.sync() == []
+    assert_served(table, taken_over=False)
+    assert sorted(re.findall(r"203\.[\d./]+", run("nft", "list", "set", "ip", "kube-proxy", "blocked"))) == before
+    assert len(before) >= 1
 
 
 def test_elements_that_are_there_already_are_no_reason_to_replace_the_table() -> None:
