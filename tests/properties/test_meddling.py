@@ -116,7 +116,7 @@ def assert_as_planned(table: Table) -> None:
 def test_table_is_as_planned_whatever_is_taken_out_of_it_between_changes(
     family: Family, heard: bool, chance: random.Random
 ) -> None:
-    """Each sync succeeds; one that is told of the deletion leaves nothing wrong, the others nothing that a look does not find."""
+    """Each sync succeeds; one that is told of a deletion leaves nothing wrong, the others what a look finds."""
     chains, refill = chance.choice(WAYS)
     settings = [ProxySettings(cluster_cidrs=CIDRS, endpoint_chains=each) for each in ("WhenAffinity", "Always")]
     table = Table(family=family, settings=settings[chains == "Always"], refill=refill)

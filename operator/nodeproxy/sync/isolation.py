@@ -170,7 +170,7 @@ class Applier:
     def _check_declarations(self, piece: Piece, error: Exception) -> None:
         """Nobody is at fault if a set or map is there already, but declared otherwise, as by other templates.
 
-        The kernel lets it be declared again only as it is (since Linux 6.3, before that it does not look).
+        The kernel lets it be declared again only as it is (since Linux 6.2, before that it does not look).
 
         Raises:
             TableForeignError: there is such a one.
