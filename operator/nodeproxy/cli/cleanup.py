@@ -2,7 +2,7 @@
 
 import argparse
 
-from nodeproxy.cli.flags import HelpFormatter
+from nodeproxy.cli.flags import Parser
 from nodeproxy.kernel.errors import TransactionError
 from nodeproxy.kernel.nft import Nft
 from nodeproxy.kernel.support import check_steady, ipv6_usable
@@ -10,14 +10,14 @@ from nodeproxy.kube.addresses import Family
 from nodeproxy.ruleset.render import cleanup_text
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "cleanup",
         help="remove the rules",
         description="Remove the tables kube-proxy of both IP families, and nothing else; twice is fine.\n"
-        "Services do not work on this node afterwards, until a service proxy runs again.",
-        formatter_class=HelpFormatter,
+        "Services do not work on this node afterwards, until a service proxy runs again. Stop the one that runs first\n"
+        "(nodeproxy, kube-proxy): it puts its rules back at once.",
     )
     parser.set_defaults(command=command)
 

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from nodeproxy.config.settings import RawConfig
 from nodeproxy.ruleset.render import TEMPLATES
@@ -30,6 +31,32 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default or action.default == 0 else action.help
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes flags by their whole names only, and says of an unknown one how its own command is used."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As the class above does, but an unknown argument is an error here already."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
+
+def parse_level(text: str) -> int:
+    """How much to log, as ``-v`` takes it.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not a whole number from 0 on.
+    """
+    if not text.isascii() or not text.isdigit():
+        msg = f"{text!r} is not a whole number from 0 on"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
 
 
 def add_manifests(parser: argparse.ArgumentParser) -> None:
@@ -147,7 +174,7 @@ def add_logging(parser: argparse.ArgumentParser) -> None:
         "-v",
         "--v",
         metavar="LEVEL",
-        type=int,
+        type=parse_level,
         default=0,
         help="how much to log; from 2 on also syncs that had nothing to do",
     )

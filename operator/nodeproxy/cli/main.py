@@ -1,6 +1,5 @@
 """``nodeproxy``: finds the command, and turns errors into a line on standard error and an exit code."""
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from typing import TextIO
 import structlog
 
 from nodeproxy.cli import cleanup, render, run, version
-from nodeproxy.cli.flags import HelpFormatter
+from nodeproxy.cli.flags import Parser
 from nodeproxy.config.settings import ConfigError
 from nodeproxy.kernel.errors import KernelError, PermissionDeniedError, UnsupportedError
 from nodeproxy.kube.source import SourceError
@@ -45,13 +44,12 @@ exit codes:
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="nodeproxy",
         description="A Kubernetes service proxy: programs nftables on one node, and says what it does.",
         epilog=_EPILOG,
-        formatter_class=HelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (run, render, cleanup, version):

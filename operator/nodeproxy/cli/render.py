@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
-from nodeproxy.cli.flags import HelpFormatter, add_manifests, add_traffic, raw_config
+from nodeproxy.cli.flags import Parser, add_manifests, add_traffic, raw_config
 from nodeproxy.config.settings import Config, ConfigError, validate
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.manifests import load
@@ -21,15 +21,14 @@ from nodeproxy.sync.store import ServiceKey, Store
 _FAMILIES = {family.label: family for family in Family}
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "render",
         help="print the rules for a folder of manifests",
         description="Print the rules that `nodeproxy run` would load on a node, as nft takes them (`nft -c -f FILE`\n"
         "checks them). The kernel is neither asked nor changed. NodePort addresses are chosen from those that the\n"
-        "Node states. What is not as one would think is said on standard error. Exit code 1: some input was left out.",
-        formatter_class=HelpFormatter,
+        "Node states. What is not as one would think is said on standard error. Exit code 1: something was left out.",
     )
     add_manifests(parser)
     parser.add_argument(
@@ -49,7 +48,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the rules.
 
     Returns:
-        0, or 1 if the Service that was asked for is not served, or some input was left out.
+        0, or 1 if the Service that was asked for is not served, or something of the input was left out.
 
     Raises:
         ConfigError: a flag makes no sense.
@@ -92,7 +91,7 @@ def command(arguments: argparse.Namespace) -> int:
         reason = why_not_served(service) if service is not None else "there is no such Service"
         _say(f"no rules for Service {wanted}: {reason or 'it has no port, or no ClusterIP of this family'}")
         return 1
-    return 1 if any(problem.fatal for problem in loaded.problems) else 0
+    return 1 if any(not problem.harmless for problem in loaded.problems) else 0
 
 
 def _counts(ignored: Counter[str]) -> str:
@@ -109,7 +108,8 @@ def _remarks(planners: list[Planner], wanted: ServiceKey | None) -> Iterator[str
                     yield f"{loser} does not get {clash.frontend}: {clash.winner} has it"
         for name, others in sorted(planner.unmatched.items()):
             if wanted in {None, _key(name)}:
-                yield f"{name} has no {planner.family.label} endpoints: its slices have some for {', '.join(others)}"
+                other = ", ".join(others)
+                yield f"{name} has no {planner.family.label} endpoints: its slices have some for other ports: {other}"
 
 
 def _key(name: ServicePortName) -> ServiceKey:

@@ -7,7 +7,7 @@ import threading
 import time
 
 from nodeproxy.cli.collector import calm_collector
-from nodeproxy.cli.flags import HelpFormatter, add_logging, add_manifests, add_periods, add_traffic, raw_config
+from nodeproxy.cli.flags import Parser, add_logging, add_manifests, add_periods, add_traffic, raw_config
 from nodeproxy.config.settings import validate
 from nodeproxy.kube.manifests import ManifestFolder
 from nodeproxy.report.journal import Journal
@@ -18,14 +18,13 @@ _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _PATIENCE = 1.0  # seconds
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "run",
         help="serve Services on this node",
         description="Serve Services on this node: program nftables, and follow every change until stopped.\n"
         "Nothing is written before all objects have been read. When it ends, the rules stay in place.",
-        formatter_class=HelpFormatter,
     )
     add_manifests(parser)
     add_traffic(parser)

@@ -5,18 +5,17 @@ import os
 import platform
 
 from nodeproxy import __version__
-from nodeproxy.cli.flags import HelpFormatter
+from nodeproxy.cli.flags import Parser
 from nodeproxy.kernel.errors import KernelError
 from nodeproxy.kernel.nft import Nft
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "version",
         help="print versions",
         description="Print the versions of nodeproxy and of what it depends on.",
-        formatter_class=HelpFormatter,
     )
     parser.set_defaults(command=command)
 

@@ -211,9 +211,21 @@ def _new_context() -> Any:
     except ImportError:
         msg = "the nftables module for Python is missing (Debian and Ubuntu: python3-nftables)"
         raise UnsupportedError(msg) from None
+    if not hasattr(nftables, "Nftables"):
+        place = getattr(nftables, "__file__", None) or "a folder of that name"
+        msg = f"the nftables module for Python ({place}) is not libnftables' (Debian, Ubuntu: python3-nftables)"
+        raise UnsupportedError(msg)
+
+    class Context(nftables.Nftables):  # type: ignore[misc]  # has no types
+        """The module's class, without the noise that 1.0.x makes when what could not be opened is thrown away."""
+
+        def __del__(self) -> None:
+            if hasattr(self, "_Nftables__ctx"):
+                super().__del__()
+
     try:
-        return nftables.Nftables()
-    except OSError as error:
+        return Context()
+    except (OSError, AttributeError) as error:
         msg = f"libnftables is missing (Debian and Ubuntu: libnftables1): {error}"
         raise UnsupportedError(msg) from None
 

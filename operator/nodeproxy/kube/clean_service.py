@@ -105,13 +105,17 @@ def _families(spec: ServiceSpec, cluster_ips: tuple[str, ...], notes: Notes) -> 
     if actual == families:
         return {}
     if len(cluster_ips) == len(spec.cluster_ips or ()) == len(families):
-        notes.add("spec.ipFamilies", f"{', '.join(families)} was read as {', '.join(actual)}, as in spec.clusterIPs")
+        read = f"{', '.join(families)} was read as {', '.join(actual)}, as in spec.clusterIPs"
+        notes.add("spec.ipFamilies", read, harmless=True)
     return {"ip_families": actual}
 
 
 def _ports(spec: ServiceSpec, notes: Notes) -> dict[str, object]:
     given = spec.ports
     if not given:
+        headless = spec.cluster_ip == HEADLESS or HEADLESS in (spec.cluster_ips or ())
+        if spec.type != "ExternalName" and not headless and not notes.about("spec.ports"):
+            notes.add("spec.ports", "is missing: the Service cannot be served")
         return {}
     seen: set[tuple[str, str]] = set()
     ports: list[ServicePortSpec] = []

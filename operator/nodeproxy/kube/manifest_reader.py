@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nodeproxy.kube.manifest_files import MAX_BYTES, ManifestError, parse_manifest
 from nodeproxy.kube.manifest_state import ManifestState
-from nodeproxy.kube.manifest_tree import Fingerprint, Tree, fingerprint, is_manifest_name, scan
+from nodeproxy.kube.manifest_tree import DANGLING, Fingerprint, Tree, fingerprint, is_manifest_name, scan
 
 # Time stamps of files advance in steps of a few milliseconds. A file that changed this recently may change again
 # without its fingerprint showing it, so that fingerprint is not trusted.
@@ -48,7 +48,10 @@ class ManifestReader:
         targets = {os.path.realpath(path) for path in touched} if tree.linked else set()
         for name in self._unlisted - tree.errors.keys():
             self.state.excuse(name)
-        # What lies in a directory that cannot be listed now stays as it was.
+        # What lies in a directory that cannot be listed now, or that a link no longer leads to, stays as it was.
+        for name in tree.dangling:
+            if any(known.startswith(f"{name}/") for known in self._known):
+                tree.errors[name] = DANGLING
         self._unlisted = tree.errors.keys() - tree.files.keys()
         for name in self._unlisted:
             self.state.fail(name, tree.errors[name])
@@ -128,7 +131,10 @@ class ManifestReader:
         try:
             data, now = _read(f"{self._root}/{name}")
         except (FileNotFoundError, NotADirectoryError):
-            self._forget(name)
+            if os.path.islink(f"{self._root}/{name}"):  # noqa: PTH114 -- as elsewhere here
+                self.state.fail(name, DANGLING)
+            else:
+                self._forget(name)
             return
         except OSError as error:
             self.state.fail(name, error.strerror or str(error))

@@ -1,5 +1,6 @@
 """Which version of each object is in force, when files claim it. Pure bookkeeping; reads no files."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from sys import intern
@@ -8,6 +9,13 @@ from typing import NamedTuple
 from nodeproxy.kube.manifest_files import ManifestFile
 from nodeproxy.kube.objects import KubeObject
 from nodeproxy.kube.source import Change, ObjectKey, Problem
+
+_DIGITS = re.compile(r"([0-9]+)")
+
+
+def _as_counted(text: str) -> list[str | int]:
+    """What sorts ``#11`` behind ``#2``: every other entry is a number."""
+    return [int(part) if part.isdigit() else part for part in _DIGITS.split(text)]
 
 
 class _Claim(NamedTuple):
@@ -64,13 +72,17 @@ class ManifestState:
 
     @property
     def problems(self) -> list[Problem]:
-        """All problems that stand now, sorted. Those of duplicates are as of the last :meth:`changes`."""
+        """All problems that stand now, in the order of files and of what is in them.
+
+        Those of duplicates are as of the last :meth:`changes`.
+        """
         return sorted(
             [
                 *self._errors.values(),
                 *(problem for problems in self._problems.values() for problem in problems),
                 *(problem for problems in self._losers.values() for problem in problems),
-            ]
+            ],
+            key=lambda problem: (_as_counted(problem.origin), _as_counted(problem.field), problem),
         )
 
     def put(self, name: str, manifest: ManifestFile) -> None:

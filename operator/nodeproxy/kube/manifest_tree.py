@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from nodeproxy.kube.manifest_files import SUFFIXES
 
+DANGLING = "is a symlink that leads nowhere"
+
 
 class Fingerprint(NamedTuple):
     """Tells one state of a file from another without reading it.
@@ -35,12 +37,14 @@ class Tree:
         files: files of manifests. None: its state could not be read.
         plain_directories: directories reached without a symlink, ``""`` for the folder itself.
         linked: absolute paths reached over symlinks, directories too, with what they were like.
+        dangling: symlinks that lead nowhere now, and may have led to a directory.
         errors: what could not be looked at, and why.
     """
 
     files: dict[str, Fingerprint | None] = field(default_factory=dict)
     plain_directories: set[str] = field(default_factory=set)
     linked: dict[str, Fingerprint | None] = field(default_factory=dict)
+    dangling: set[str] = field(default_factory=set)
     errors: dict[str, str] = field(default_factory=dict)
 
 
@@ -118,12 +122,16 @@ def _look_at(
     *,
     plain: bool,
 ) -> None:
+    is_link = False
     try:
         is_link = entry.is_symlink()
         if entry.is_dir():
             (links if is_link else pending).append((name, entry.path))
             return
         if not is_manifest_name(entry.name):
+            if is_link and not os.path.exists(entry.path):  # noqa: PTH110 -- hot
+                tree.dangling.add(name)
+                tree.linked[entry.path] = None
             return
         status = entry.stat()
         if stat.S_ISREG(status.st_mode):
@@ -131,8 +139,12 @@ def _look_at(
             if is_link or not plain:
                 tree.linked[entry.path] = tree.files[name]
     except FileNotFoundError:
-        # Gone meanwhile, or a symlink to nothing: remembered, so that its coming to life is noticed.
+        # A symlink to nothing is a file that can't be read; remembered, so that its coming to life is noticed. Any
+        # other is gone meanwhile.
         tree.linked[entry.path] = None
+        if is_link:
+            tree.files[name] = None
+            tree.errors[name] = DANGLING
     except OSError as error:
         # A loop of symlinks, or no permission: what the file said before stays in force.
         tree.files[name] = None

@@ -123,9 +123,9 @@ class ManifestFolder:
                 continue
             except (FileNotFoundError, NotADirectoryError) as error:
                 backoff = _FIRST_BACKOFF_SECONDS
-                trouble = f"cannot be followed ({error.strerror}); what it held stays in force"
+                trouble = f"cannot be followed: {error.strerror}"
             except OSError as error:
-                trouble = f"cannot be followed ({error.strerror or error}); what it held stays in force"
+                trouble = f"cannot be followed: {error.strerror or error}"
             except Exception as error:  # Whatever it is, it must not end the watch.
                 _log.exception("following the folder of manifests failed", folder=str(self._path))
                 trouble = f"following it failed ({type(error).__name__}: {error}) and is tried again"

@@ -55,9 +55,13 @@ class Notes:
         """Note which entries of a list remain, so that those that are noted later keep the index they were given."""
         self._kept[path] = indexes
 
-    def add(self, field: str, reason: str) -> None:
-        """Note that a part was left out, or read in a way that deserves a word."""
-        self.problems.append(Problem(self.origin, self.subject, self._as_given(field), reason))
+    def add(self, field: str, reason: str, *, harmless: bool = False) -> None:
+        """Note that a part was left out, or (``harmless``) read in a way that deserves a word."""
+        self.problems.append(Problem(self.origin, self.subject, self._as_given(field), reason, harmless=harmless))
+
+    def about(self, field: str) -> bool:
+        """Whether something was noted of a field itself."""
+        return any(problem.field == field for problem in self.problems)
 
     def fatal(self, rejected: Rejected) -> tuple[Problem, ...]:
         """All problems, ending with the one that cost the whole object."""
@@ -91,7 +95,7 @@ class Notes:
             self.add(field, _shortened(str(error), text))
             return None
         if canonical != text and not _same_ipv6(text, canonical):
-            self.add(field, f"{show(text)} was read as {canonical}")
+            self.add(field, f"{show(text)} was read as {canonical}", harmless=True)
         return canonical
 
 

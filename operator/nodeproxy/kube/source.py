@@ -34,7 +34,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """Input that was left out, wholly or in part.
+    """Input that was left out, wholly or in part, or read unlike it was written.
 
     Attributes:
         origin: where it was read: ``path/file.yaml#2`` (document 2), or an API resource.
@@ -42,6 +42,7 @@ class Problem:
         field: path of the field, as ``spec.ports[1].port``; empty for the document as a whole.
         reason: what is wrong with it, with the value.
         fatal: the whole object (or file) was left out, and what was known of it before stays in force.
+        harmless: nothing was left out; it was read unlike it was written.
     """
 
     origin: str
@@ -49,6 +50,7 @@ class Problem:
     field: str
     reason: str
     fatal: bool = False
+    harmless: bool = False
 
 
 class Sink(Protocol):

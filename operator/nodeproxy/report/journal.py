@@ -86,11 +86,14 @@ class Journal:
         if not result.full:
             values["changed"] = len(result.changed)
             values["names"] = [str(name) for name in result.changed[:_NAMES]]
+            if len(result.changed) > _NAMES:
+                values["more"] = len(result.changed) - _NAMES
         if result.took_over:
             values["took_over"] = result.took_over
         if result.refused:
             values["refused"] = result.refused
-        (self._log.info if news else self._log.debug)("synced" if result.transactions else "in step", **values)
+        log = self._log.debug if not news else self._log.warning if result.refused else self._log.info
+        log("synced" if result.transactions else "in step", **values)
 
     def failed(self, family: Family, error: Exception, retry_seconds: float) -> None:
         """A table could not be brought to what it should be."""
@@ -184,7 +187,7 @@ class Journal:
             before, self._problems = self._problems, frozenset(problems)
             for problem in problems:
                 if problem not in before:
-                    effect = {"effect": "left out; what was there before stays in force"} if problem.fatal else {}
+                    effect = {"effect": "left out; what was read of it before stays in force"} if problem.fatal else {}
                     self._log.warning("input problem", **_where(problem), reason=problem.reason, **effect)
             for problem in sorted(before - self._problems):
                 self._log.info("input problem gone", **_where(problem), reason=problem.reason)

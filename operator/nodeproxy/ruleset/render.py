@@ -192,12 +192,12 @@ class Renderer:
         return Renderer(self.context, self._folder, table)
 
     def preload(self) -> None:
-        """Read all templates that are there; else each is read when it is first needed."""
-        for path in sorted(self._folder.glob("*.nft.j2")):
+        """Read all templates, those that only a changed copy has too; else each is read when it is first needed."""
+        for name in sorted({path.name for folder in (TEMPLATES, self._folder) for path in folder.glob("*.nft.j2")}):
             try:
-                self._load(path.name)
-            except jinja2.TemplateError as error:
-                raise _translated(error, path.name) from error
+                self._load(name)
+            except (jinja2.TemplateError, OSError, UnicodeDecodeError) as error:
+                raise self._translated(error, name) from error
 
     def base(self) -> Base:
         """The base chains, the chains they jump to, and the containers of dispatch elements."""
@@ -350,7 +350,7 @@ class Renderer:
         try:
             return (self._templates.get(template) or self._load(template))(values)
         except Exception as error:  # expressions in a template fail in as many ways as any program
-            raise _translated(error, template) from error
+            raise self._translated(error, template) from error
 
     def _give_words(self) -> None:
         """Give all templates ``word``: the macros of words.nft.j2, which an import in each would look up each time."""
@@ -360,21 +360,27 @@ class Renderer:
             # Its own as well: Jinja2 makes them anew for an import by a template that has globals which they have not.
             words.globals["word"] = self._environment.globals["word"] = words.module
         except Exception as error:
-            raise _translated(error, _WORDS) from error
+            raise self._translated(error, _WORDS) from error
 
     def _load(self, template: str) -> Callable[..., str]:
         render: Callable[..., str] = self._environment.get_template(template).render
         self._templates[template] = render
         return render
 
-
-def _translated(error: Exception, template: str) -> TemplateError:
-    """What went wrong with a template, or with one that it imports."""
-    if isinstance(error, jinja2.TemplateNotFound):
-        return TemplateError(f"{error.name}: no such template")
-    if isinstance(error, jinja2.TemplateSyntaxError):
-        return TemplateError(f"{error.name}:{error.lineno}: {error.message}")
-    return RenderError(f"{_place(error) or template}: {error}")
+    def _translated(self, error: Exception, template: str) -> TemplateError:
+        """What went wrong with a template, or with one that it imports."""
+        if isinstance(error, jinja2.TemplateNotFound):
+            folder = self._folder
+            if not folder.is_dir():
+                what = "not a directory" if folder.exists() else "no such directory"
+                return TemplateError(f"templates {folder}: {what}")
+            return TemplateError(f"{folder}/{error.name}: no such template")
+        if isinstance(error, jinja2.TemplateSyntaxError):
+            return TemplateError(f"{error.name}:{error.lineno}: {error.message}")
+        if isinstance(error, OSError | UnicodeDecodeError):
+            reason = getattr(error, "strerror", None) or str(error)
+            return TemplateError(f"{self._folder}/{template}: {reason}")
+        return RenderError(f"{_place(error) or template}: {error}")
 
 
 def _place(error: Exception) -> str:

@@ -88,7 +88,8 @@ class Agent:
         """
         renderers = [Renderer(RenderContext(family), self._options.templates) for family in Family]
         for renderer in renderers:
-            renderer.base()  # a broken template should show now
+            renderer.preload()  # a broken template should show now
+            renderer.base()
         version = check_support(self._nft, renderers[0].probe())
         self._refill = deletes_freely(version)
         watch = AddressWatch(self._note_addresses)

@@ -77,18 +77,19 @@ def start(*arguments: str, stdout: int = subprocess.PIPE) -> Iterator[subprocess
             process.kill()
 
 
-def call(*arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the program as a process, in the namespace that the thread is in."""
+def call(*arguments: str, prefix: Sequence[str] = (), modules: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the program as a process, in the namespace that the thread is in; ``modules`` come before all others."""
     return subprocess.run(
         [*prefix, sys.executable, "-m", "nodeproxy", *arguments],
         capture_output=True,
         text=True,
         timeout=30,
         check=False,
-        env=_environment(),
+        env=_environment(modules),
     )
 
 
-def _environment() -> dict[str, str]:
+def _environment(modules: Path | None = None) -> dict[str, str]:
     # Output is buffered as it is for a user, whatever the test run's own is.
-    return {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2]), "PYTHONUNBUFFERED": ""}
+    path = ":".join(str(folder) for folder in (modules, Path(cli.__file__).parents[2]) if folder)
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": ""}

@@ -18,6 +18,14 @@ from nodeproxy.ruleset.render import TEMPLATES
 
 from .support import call, words
 
+BROKEN_MODULE = """\
+class Nftables:
+    def __init__(self):
+        raise OSError("no .so")
+
+    def __del__(self):
+        self.nft_ctx_free(self.__ctx)
+"""
 COMMANDS = ("run", "render", "cleanup", "version")
 # --- help and usage --------------------------------------------------------------------------------------------------
 
@@ -168,7 +176,61 @@ def test_broken_template_ends_with_5_and_is_named_with_its_line(
 def test_missing_templates_end_with_5_and_are_named(folder: Path, tmp_path: Path, command: str) -> None:
     done = call(*words(command, folder, f"--templates={tmp_path / 'nope'}"))
     assert done.returncode == 5
-    assert "words.nft.j2: no such template" in done.stderr
+    assert f"templates {tmp_path / 'nope'}: no such directory" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["render", "run"])
+@pytest.mark.usefixtures("namespace")
+def test_template_that_cannot_be_read_ends_with_5_at_the_start(folder: Path, tmp_path: Path, command: str) -> None:
+    """Though no Service needs it yet: a program that runs and can't serve looks like one that serves."""
+    templates = shutil.copytree(TEMPLATES, tmp_path / "templates")
+    (templates / "balancing.nft.j2").write_text("\n{% if %}")
+    done = call(*words(command, folder, f"--templates={templates}"))
+    assert done.returncode == 5
+    assert "balancing.nft.j2:2: " in done.stderr
+
+
+def test_unknown_flag_shows_how_the_command_is_used(folder: Path) -> None:
+    done = call(*words("render", folder, "--clustercidr=10.0.0.0/8"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: nodeproxy render ")
+    assert done.stderr.endswith("nodeproxy render: error: unrecognized arguments: --clustercidr=10.0.0.0/8\n")
+
+
+@pytest.mark.parametrize("flag", ["--masquerade-al", "--cluster=10.0.0.0/8"])
+def test_flags_are_not_abbreviated(folder: Path, flag: str) -> None:
+    """What is short for one flag today may be another one tomorrow."""
+    assert call(*words("render", folder, flag)).returncode == 2
+
+
+@pytest.mark.parametrize("level", ["-1", "1.5", "much"])
+def test_level_of_the_log_is_a_whole_number(folder: Path, level: str) -> None:
+    done = call(*words("run", folder, f"-v={level}"))
+    assert done.returncode == 2
+    assert "is not a whole number from 0 on" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "cleanup"])
+@pytest.mark.parametrize(
+    ("module", "word"),
+    [
+        ("", "is not libnftables'"),
+        (
+            BROKEN_MODULE,
+            "no .so",
+        ),
+    ],
+    ids=["another module", "no library"],
+)
+@pytest.mark.usefixtures("namespace")
+def test_nftables_module_that_does_not_work_ends_with_3(
+    folder: Path, tmp_path: Path, command: str, module: str, word: str
+) -> None:
+    (tmp_path / "nftables.py").write_text(module)
+    done = call(*(words(command, folder) if command == "run" else [command]), modules=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert word in done.stderr
+    assert done.stderr.count("\n") == 1, "and nothing else"
 
 
 @pytest.mark.parametrize("command", ["run", "cleanup"])
@@ -186,7 +248,7 @@ def test_missing_capability_ends_with_4_and_is_named(folder: Path, command: str)
     [
         (["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"], [], "PermissionDeniedError", "CAP_", 4),
         ([], ["--masquerade-bit=32"], "ConfigError", "--masquerade-bit 32", 2),
-        ([], ["--templates=/nonexistent"], "TemplateError", "words.nft.j2", 5),
+        ([], ["--templates=/nonexistent"], "TemplateError", "/nonexistent", 5),
     ],
 )
 @pytest.mark.usefixtures("namespace")

@@ -156,13 +156,35 @@ def test_input_that_is_left_out_is_named_and_ends_with_1_and_the_rest_is_rendere
     assert left_out[1].startswith("nodeproxy: worse.yaml: ")
 
 
-def test_input_that_is_taken_in_part_is_named_and_ends_with_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_input_that_is_taken_in_part_is_named_and_ends_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = service("part", {"clusterIP": "10.96.0.20", "externalIPs": ["junk"], "ports": [{"port": 80}]})
     write(folder, "part", part)
-    assert main(words("render", folder, CLUSTER)) == 0
+    assert main(words("render", folder, CLUSTER)) == 1
     shown = capsys.readouterr()
     assert shown.err == "nodeproxy: part.yaml#1: Service shop/part: spec.externalIPs[0] 'junk' is not an IP address\n"
     assert "shop/part" in shown.out
+
+
+def test_input_that_is_read_unlike_it_was_written_is_named_and_ends_with_0(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is left out."""
+    write(folder, "odd", service("odd", {"clusterIP": "10.96.00.20", "ports": [{"port": 80}]}))
+    assert main(words("render", folder, CLUSTER)) == 0
+    assert "'10.96.00.20' was read as 10.96.0.20" in capsys.readouterr().err
+
+
+def test_problems_come_in_the_order_of_documents_and_a_service_without_ports_is_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, "many", *[service(f"s{n}", {"clusterIP": f"10.96.1.{n}"}) for n in range(1, 13)])
+    write(folder, "none", service("headless", {"clusterIP": "None"}), service("else", {"type": "ExternalName"}))
+    assert main(words("render", folder, CLUSTER)) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        f"nodeproxy: many.yaml#{n}: Service shop/s{n}: spec.ports is missing: the Service cannot be served"
+        for n in range(1, 13)
+    ]
 
 
 def test_objects_of_other_kinds_are_counted_and_no_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,7 +225,7 @@ def test_port_whose_slices_have_another_name_is_remarked(folder: Path, capsys: p
         "endpoints": [{"addresses": ["10.244.0.9"]}],
     }
     write(folder, "wrong", wrong, endpoint_slice)
-    remark = "nodeproxy: shop/wrong:http has no IPv4 endpoints: its slices have some for web TCP\n"
+    remark = "nodeproxy: shop/wrong:http has no IPv4 endpoints: its slices have some for other ports: web TCP\n"
     assert main(words("render", folder, CLUSTER)) == 0
     assert capsys.readouterr().err == remark
     assert main(words("render", folder, "--service=shop/wrong")) == 0

@@ -107,7 +107,31 @@ def test_loops_of_symlinks_end_and_a_directory_counts_once(folder):
     (folder / "nowhere.yaml").symlink_to(folder / "nothing")
     loaded = load(folder)
     assert set(loaded.objects) == {WEB}
-    assert [problem.origin for problem in loaded.problems] == ["self.yaml"]
+    assert [(problem.origin, problem.reason) for problem in loaded.problems] == [
+        ("nowhere.yaml", "is a symlink that leads nowhere"),
+        ("self.yaml", "Too many levels of symbolic links"),
+    ]
+
+
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_symlink_that_leads_nowhere_any_more_leaves_what_it_held(folder, tmp_path, follow, what):
+    """Like a file that can't be read; only a link that is deleted takes its objects along."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    write(outside / "a.yaml", web(80))
+    link = folder / ("a.yaml" if what == "file" else "linked")
+    link.symlink_to(outside / "a.yaml" if what == "file" else outside)
+    sink = follow()
+    assert set(sink.objects) == {WEB}
+    outside.rename(tmp_path / "elsewhere")
+    sink.wait(lambda: [p.reason for p in sink.problems] == ["is a symlink that leads nowhere"])
+    assert set(sink.objects) == {WEB}
+    (tmp_path / "elsewhere").rename(outside)
+    sink.wait(lambda: not sink.problems)
+    assert set(sink.objects) == {WEB}
+    outside.rename(tmp_path / "elsewhere")
+    link.unlink()
+    sink.wait(lambda: not sink.objects and not sink.problems)
 
 
 def test_symlinks_out_of_the_folder_are_followed(folder, tmp_path):

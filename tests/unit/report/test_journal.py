@@ -195,7 +195,7 @@ def test_problem_is_a_line_when_it_comes_and_one_when_it_goes(log: Log, journal:
     assert {event["origin"] for event in events} == {"shop.yaml#1"}
     assert {event["field"] for event in events} == {"spec.ports[0].port"}
     assert "effect" not in events[0], "the rest of the object counts"
-    assert events[1]["effect"] == "left out; what was there before stays in force"
+    assert events[1]["effect"] == "left out; what was read of it before stays in force"
     journal.problems([problem("bad", fatal=True), problem("99999 is no port")])
     assert log.lines() == []
     journal.problems([problem("bad", fatal=True), problem("new")])

@@ -1,6 +1,7 @@
 """Values become text through the templates; whatever is wrong with a template is said with its name and line."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -393,7 +394,7 @@ def _firewall(folder: Path) -> None:
         ("drop\n{{ chain | nofilter }}", r"^firewall\.nft\.j2:2: No filter named 'nofilter'"),
         ("{{ 1 + 'a' }}", r"^firewall\.nft\.j2:1: unsupported operand"),
         ("\n{{ 1 / 0 }}", r"^firewall\.nft\.j2:2: division by zero"),
-        ('{% import "gone.nft.j2" as word %}', r"^gone\.nft\.j2: no such template$"),
+        ('{% import "gone.nft.j2" as word %}', r"^/.*/gone\.nft\.j2: no such template$"),
     ],
 )
 def test_mistake_in_a_template_is_reported_with_name_and_line(copy: Path, text: str, message: str) -> None:
@@ -414,7 +415,7 @@ def test_mistake_in_a_template_that_another_one_uses_is_found_there(copy: Path) 
     [
         ("{%- macro target(ip, to) -%}\n{{ to.address }}\n", r"^words\.nft\.j2:\d: Unexpected end of template"),
         ("\n\n{{ nonsense }}", r"^words\.nft\.j2:3: 'nonsense' is undefined$"),
-        (None, r"^words\.nft\.j2: no such template$"),
+        (None, r"^/.*/words\.nft\.j2: no such template$"),
     ],
 )
 def test_mistake_in_the_words_that_all_templates_use_is_found_at_once(
@@ -445,13 +446,43 @@ def test_copy_whose_templates_import_the_words_themselves_says_the_same(copy: Pa
 
 def test_missing_template_is_named(copy: Path) -> None:
     (copy / "firewall.nft.j2").unlink()
-    with pytest.raises(TemplateError, match=r"^firewall\.nft\.j2: no such template$"):
+    with pytest.raises(TemplateError, match=r"^/.*/firewall\.nft\.j2: no such template$"):
         _firewall(copy)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda file: file.write_text("{% if %}"), r"^firewall\.nft\.j2:1: "),
+        (lambda file: file.unlink(), r"^/.*/firewall\.nft\.j2: no such template$"),
+        (lambda file: (file.unlink(), file.mkdir()), r"^/.*/firewall\.nft\.j2: (Is a directory|no such template)$"),
+    ],
+    ids=["broken", "missing", "no file"],
+)
+def test_template_that_is_not_needed_yet_shows_when_all_are_read(
+    copy: Path, spoil: Callable[[Path], object], message: str
+) -> None:
+    """At the start, not with the first Service that needs it."""
+    renderer = Renderer(RenderContext(V4), copy)
+    spoil(copy / "firewall.nft.j2")
+    with pytest.raises(TemplateError, match=message):
+        renderer.preload()
+
+
+@pytest.mark.parametrize(("make", "what"), [(None, "no such directory"), (Path.touch, "not a directory")])
+def test_folder_of_templates_that_is_none_is_named(
+    tmp_path: Path, make: Callable[[Path], None] | None, what: str
+) -> None:
+    folder = tmp_path / "templates"
+    if make:
+        make(folder)
+    with pytest.raises(TemplateError, match=f"^templates {folder}: {what}$"):
+        Renderer(RenderContext(V4), folder)
 
 
 def test_template_that_is_no_text_is_named(copy: Path) -> None:
     (copy / "firewall.nft.j2").write_bytes(b"\xff\xfe drop")
-    with pytest.raises(TemplateError, match=r"^firewall\.nft\.j2: .*codec can't decode"):
+    with pytest.raises(TemplateError, match=r"^/.*/firewall\.nft\.j2: .*codec can't decode"):
         _firewall(copy)
 
 

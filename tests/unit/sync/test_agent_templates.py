@@ -71,10 +71,11 @@ def test_template_that_is_saved_by_halves_fails_the_sync_until_it_is_saved_as_a_
 ) -> None:
     external = templates / "external.nft.j2"
     good = external.read_text()
-    external.write_text(good[: good.index("{%- else %}") + 4])
     source = Speaking(*WEB, SIX)
     with running(source, templates) as journal:
         eventually(lambda: {result.family for result in journal.results} == {V4, V6})
+        save(external, good[: good.index("{%- else %}") + 4])
+        source.sink.apply([service_cidr("10.96.0.0/16")])  # templates are read anew with the rules of the base
         reached = service("web", externalIPs=["198.51.100.7"])  # the first Service that needs this template
         source.sink.apply([reached, service("late-six", 7, family=V6)])
         eventually(lambda: holds(namespace, "cluster-ips", "fd00:96::7", V6))
