@@ -104,6 +104,7 @@ def test_sync_names_the_first_five_that_changed_and_counts_all(log: Log, journal
     (event,) = log.events()
     assert event["changed"] == 7
     assert event["names"] == [f"ns/s{number}:http" for number in range(5)]
+    assert event["more"] == 2, "so that nobody takes the names for all"
 
 
 def test_full_sync_names_nobody(log: Log, journal: Journal) -> None:
@@ -401,3 +402,4 @@ def test_sync_that_leaves_service_ports_out_counts_them(log: Log, journal: Journ
     journal.synced(result(refused=7))
     (event,) = log.events()
     assert event["refused"] == 7
+    assert event["level"] == "warning", "not all that should be is in force"
