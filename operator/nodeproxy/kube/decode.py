@@ -120,13 +120,19 @@ def decode(raw: object, origin: str, default_kind: str = "") -> Decoded:
     if not _is_ours(kind, api_version):
         return Decoded(ignored=f"{api_version} {kind}".strip()[:_LONGEST_KIND], origin=origin)
     if not _says(api_version, kind, default_kind):
-        what = f"{show(api_version)} of {kind} is not supported" if api_version else "is missing"
-        return _fatal(origin, key_of(raw, kind), Rejected("apiVersion", f"{what}; {API_VERSIONS[kind]} is"))
+        reason = wrong_version(api_version, kind, API_VERSIONS[kind])
+        return _fatal(origin, key_of(raw, kind), Rejected("apiVersion", reason))
     try:
         obj: KubeObject = msgspec.convert(raw, _CLASSES[kind])
     except (msgspec.ValidationError, RecursionError):
         return _tolerant(raw, kind, origin)
     return _cleaned(obj, kind, origin)
+
+
+def wrong_version(given: object, kind: str, wanted: str) -> str:
+    """What is wrong with an apiVersion that is not the wanted one."""
+    what = f"{show(given)} of {kind} is not supported" if given else "is missing"
+    return f"{what}: it must be {wanted}"
 
 
 def key_of(raw: object, default_kind: str = "") -> ObjectKey | None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from nodeproxy.kube.decode import API_VERSIONS, Decoded, Header, decode, decode_json, read_header
+from nodeproxy.kube.decode import API_VERSIONS, Decoded, Header, decode, decode_json, read_header, wrong_version
 from nodeproxy.kube.notes import show
 from nodeproxy.kube.source import Problem
 from nodeproxy.kube.yaml_documents import YamlError, load_documents
@@ -179,7 +179,7 @@ def _take(document: Any, origin: str, manifest: ManifestFile, default_kind: str 
         if isinstance(api_version, str) and api_version.rpartition("/")[0] != wanted.rpartition("/")[0]:
             manifest.ignored[f"{api_version} {kind}"] += 1
         else:
-            _refuse(origin, "apiVersion", f"{show(api_version)} of {kind} is not supported; {wanted} is", manifest)
+            _refuse(origin, "apiVersion", wrong_version(api_version, kind, wanted), manifest)
         return
     items = document.get("items")
     if items is None:

@@ -54,7 +54,7 @@ class ManifestReader:
                 tree.errors[name] = DANGLING
         self._unlisted = tree.errors.keys() - tree.files.keys()
         for name in self._unlisted:
-            self.state.fail(name, tree.errors[name])
+            self.state.fail(name, tree.errors[name], directory=True)
         kept = tuple(f"{name}/" for name in self._unlisted)
         for name in self._known.keys() - tree.files.keys():
             if not name.startswith(kept):

@@ -1,21 +1,14 @@
 """Which version of each object is in force, when files claim it. Pure bookkeeping; reads no files."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from sys import intern
 from typing import NamedTuple
 
 from nodeproxy.kube.manifest_files import ManifestFile
 from nodeproxy.kube.objects import KubeObject
-from nodeproxy.kube.source import Change, ObjectKey, Problem
-
-_DIGITS = re.compile(r"([0-9]+)")
-
-
-def _as_counted(text: str) -> list[str | int]:
-    """What sorts ``#11`` behind ``#2``: every other entry is a number."""
-    return [int(part) if part.isdigit() else part for part in _DIGITS.split(text)]
+from nodeproxy.kube.source import Change, ObjectKey, Problem, in_order
 
 
 class _Claim(NamedTuple):
@@ -24,7 +17,7 @@ class _Claim(NamedTuple):
     Attributes:
         file: the file.
         position: the position within it.
-        detail: what follows the file's name in the origin, as ``#2``.
+        detail: what follows the file's name in the origin, as ``#2``; empty if the file does not say it any more.
         object: the object; None: it can't be used, and what was known before may stay in its place.
     """
 
@@ -51,8 +44,9 @@ class ManifestState:
         self._claims: dict[ObjectKey, tuple[_Claim, ...]] = {}
         self._held: dict[str, tuple[ObjectKey, ...]] = {}  # the keys of a file's claims
         self._ignored: dict[str, Counter[str]] = {}
-        self._problems: dict[str, tuple[Problem, ...]] = {}
+        self._problems: dict[str, tuple[tuple[ObjectKey | None, Problem], ...]] = {}
         self._errors: dict[str, Problem] = {}
+        self._directories: set[str] = set()  # of those with errors
         self._losers: dict[ObjectKey, list[Problem]] = {}
         self._in_force: dict[ObjectKey, KubeObject] = {}
         self._touched: set[ObjectKey] = set()
@@ -76,14 +70,31 @@ class ManifestState:
 
         Those of duplicates are as of the last :meth:`changes`.
         """
-        return sorted(
+        return in_order(
             [
-                *self._errors.values(),
-                *(problem for problems in self._problems.values() for problem in problems),
+                *(replace(problem, kept=self._keeps(name)) for name, problem in self._errors.items()),
+                *(
+                    replace(problem, kept=True) if problem.fatal and self._keeps_object(name, key) else problem
+                    for name, problems in self._problems.items()
+                    for key, problem in problems
+                ),
                 *(problem for problems in self._losers.values() for problem in problems),
-            ],
-            key=lambda problem: (_as_counted(problem.origin), _as_counted(problem.field), problem),
+            ]
         )
+
+    def _keeps(self, name: str) -> bool:
+        """Whether anything stays in force of a file that can't be read, or below a directory that can't be listed."""
+        if name in self._directories:
+            files = [file for file in self._held if file.startswith(f"{name}/")]
+        else:
+            files = [name] if name in self._held else []
+        return any(claim.object for file in files for key in self._held[file] for claim in self._of_file(key, file))
+
+    def _keeps_object(self, name: str, key: ObjectKey | None) -> bool:
+        """Whether an earlier version of a bad object of a file stays in force; None: its key could not be read."""
+        if key is not None:
+            return any(claim.object for claim in self._of_file(key, name))
+        return any(not claim.detail for held in self._held[name] for claim in self._of_file(held, name))
 
     def put(self, name: str, manifest: ManifestFile) -> None:
         """Take what a file says now, in place of what it said before.
@@ -107,16 +118,21 @@ class ManifestState:
         self._held[name] = tuple(held)
         if manifest.ignored:
             self._ignored[name] = manifest.ignored
-        if problems := tuple(problem for decoded in manifest.objects for problem in decoded.problems):
+        if problems := tuple((decoded.key, problem) for decoded in manifest.objects for problem in decoded.problems):
             self._problems[name] = problems
 
-    def fail(self, name: str, reason: str) -> None:
-        """Note that a file could not be read; what it said before stays in force."""
+    def fail(self, name: str, reason: str, *, directory: bool = False) -> None:
+        """Note that a file could not be read, or a directory not be listed; what it said before stays in force."""
         self._errors[name] = Problem(name, "", "", reason, fatal=True)
+        if directory:
+            self._directories.add(name)
+        else:
+            self._directories.discard(name)
 
     def excuse(self, name: str) -> None:
-        """Forget that a file could not be read."""
+        """Forget that a directory could not be listed."""
         self._errors.pop(name, None)
+        self._directories.discard(name)
 
     def remove(self, name: str) -> None:
         """Take note that a file is gone."""

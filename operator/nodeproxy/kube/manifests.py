@@ -182,7 +182,7 @@ class ManifestFolder:
     def _report(self, sink: Sink, trouble: str = "") -> None:
         problems = self._reader.state.problems
         if trouble:
-            problems.insert(0, Problem(str(self._path), "", "", trouble, fatal=True))
+            problems.insert(0, Problem(str(self._path), "", "", trouble, fatal=True, kept=self._completed))
         if problems != self._reported and not self._stopping.is_set():
             sink.report(problems)
             self._reported = problems

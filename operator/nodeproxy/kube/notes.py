@@ -60,8 +60,8 @@ class Notes:
         self.problems.append(Problem(self.origin, self.subject, self._as_given(field), reason, harmless=harmless))
 
     def about(self, field: str) -> bool:
-        """Whether something was noted of a field itself."""
-        return any(problem.field == field for problem in self.problems)
+        """Whether something was noted of a field or of anything in it."""
+        return any(problem.field.startswith(field) for problem in self.problems)
 
     def fatal(self, rejected: Rejected) -> tuple[Problem, ...]:
         """All problems, ending with the one that cost the whole object."""

@@ -6,8 +6,9 @@ keyed, and level-based: the whole new object, or None when it is gone. Several c
 rename of a file, one relist) come as one batch and are synced together.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from nodeproxy.kube.objects import KubeObject
@@ -24,7 +25,7 @@ class ObjectKey(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Change:
     """An object as it is now; ``object`` None: it is gone."""
 
@@ -32,7 +33,7 @@ class Change:
     object: KubeObject | None
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
     """Input that was left out, wholly or in part, or read unlike it was written.
 
@@ -41,8 +42,10 @@ class Problem:
         subject: the object at fault, as ``Service ns/name``; empty if its key could not be read.
         field: path of the field, as ``spec.ports[1].port``; empty for the document as a whole.
         reason: what is wrong with it, with the value.
-        fatal: the whole object (or file) was left out, and what was known of it before stays in force.
+        fatal: the whole object (or file) was left out.
         harmless: nothing was left out; it was read unlike it was written.
+        kept: what was known of the object (or file) before stays in force in its place. Two problems that differ in
+            nothing else are the same one.
     """
 
     origin: str
@@ -51,6 +54,25 @@ class Problem:
     reason: str
     fatal: bool = False
     harmless: bool = False
+    kept: bool = dataclasses.field(default=False, compare=False)
+
+
+_NUMBER = re.compile(r"([0-9]+)")
+
+
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Problems in the order of files and of what is in them: document 2 before document 10."""
+    return sorted(problems, key=_place)
+
+
+def _place(problem: Problem) -> tuple[object, ...]:
+    origin, where = _by_number(problem.origin), _by_number(problem.field)
+    return origin, where, problem.origin, problem.subject, problem.field, problem.reason, problem.fatal
+
+
+def _by_number(text: str) -> list[str | int]:
+    """What sorts ``#11`` behind ``#2``: every second entry is a number."""
+    return [int(part) if index % 2 else part for index, part in enumerate(_NUMBER.split(text))]
 
 
 class Sink(Protocol):

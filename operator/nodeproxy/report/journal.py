@@ -10,7 +10,7 @@ import structlog
 from nodeproxy.kernel.errors import Refusal
 from nodeproxy.kernel.watch import Disturbance
 from nodeproxy.kube.addresses import Family
-from nodeproxy.kube.source import Problem
+from nodeproxy.kube.source import Problem, in_order
 from nodeproxy.model.frontends import Clash
 from nodeproxy.model.service import ServicePortName
 
@@ -187,9 +187,8 @@ class Journal:
             before, self._problems = self._problems, frozenset(problems)
             for problem in problems:
                 if problem not in before:
-                    effect = {"effect": "left out; what was read of it before stays in force"} if problem.fatal else {}
-                    self._log.warning("input problem", **_where(problem), reason=problem.reason, **effect)
-            for problem in sorted(before - self._problems):
+                    self._log.warning("input problem", **_where(problem), reason=problem.reason, **_effect(problem))
+            for problem in in_order(before - self._problems):
                 self._log.info("input problem gone", **_where(problem), reason=problem.reason)
 
     def clashes(self, family: Family, clashes: Iterable[Clash]) -> None:
@@ -237,6 +236,13 @@ class Journal:
             self._log.warning("check this", reason=sentence)
         for sentence in sorted(before - self._warnings):
             self._log.info("no longer so", reason=sentence)
+
+
+def _effect(problem: Problem) -> dict[str, str]:
+    """What a problem costs, if that is a whole object or file."""
+    if not problem.fatal:
+        return {}
+    return {"effect": "left out; what was there before stays in force" if problem.kept else "left out"}
 
 
 def _where(problem: Problem) -> dict[str, str]:

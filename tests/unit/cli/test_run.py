@@ -140,3 +140,15 @@ def test_sync_that_had_nothing_to_do_is_not_logged_at_level_1(namespace: Namespa
         write_service(folder, "last", "10.96.0.12")
         events = read_until(process, event="synced", family="IPv4")
     assert [event["event"] for event in events] == ["synced"]
+
+
+@pytest.mark.timeout(30)
+def test_file_that_is_broken_at_the_start_is_left_out_and_nothing_is_said_to_stay(
+    namespace: Namespace, folder: Path
+) -> None:
+    (folder / "broken.yaml").write_text("a: [")
+    with running(namespace, folder) as process:
+        problem = read_until(process, event="input problem")[-1]
+        process.send_signal(signal.SIGTERM)
+        read_to_end(process)
+    assert (problem["origin"], problem["effect"]) == ("broken.yaml", "left out")

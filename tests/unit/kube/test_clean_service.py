@@ -84,6 +84,29 @@ def test_an_annotation_that_is_no_text_does_not_open_the_service():
     assert decode(raw, "x").object is None
 
 
+# --- ports -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ports", [..., None, []])
+def test_service_without_ports_is_told_once(ports):
+    _, problems = read(service(ports=ports))
+    assert problems == {"spec.ports": "is missing: the Service cannot be served"}
+
+
+@pytest.mark.parametrize("ports", ["80", [{"port": "80"}], [{"port": "80"}, "http"], [{"port": 0}]])
+def test_service_whose_ports_cannot_be_read_is_told_what_is_wrong_with_them_and_not_that_they_are_missing(ports):
+    cleaned, problems = read(service(ports=ports))
+    assert not cleaned.spec.ports
+    assert problems
+    assert not any("missing" in reason for reason in problems.values())
+
+
+@pytest.mark.parametrize("spec", [{"clusterIP": "None"}, {"clusterIP": ..., "type": "ExternalName"}])
+def test_service_that_needs_no_ports_is_not_told_of_them(spec):
+    _, problems = read(service(ports=..., **spec))
+    assert problems == {}
+
+
 # --- node ports ------------------------------------------------------------------------------------------------------
 
 

@@ -177,7 +177,8 @@ def test_other_kinds_are_ignored_without_a_problem(kind, api_version, ignored):
 def test_another_version_of_a_kind_is_reported(api_version):
     decoded = both(endpoint_slice(apiVersion=api_version))
     assert fatal(decoded).field == "apiVersion"
-    assert "discovery.k8s.io/v1 is" in decoded.problems[0].reason
+    what = "'discovery.k8s.io/v1beta1' of EndpointSlice is not supported" if api_version else "is missing"
+    assert decoded.problems[0].reason == f"{what}: it must be discovery.k8s.io/v1"
     assert decoded.key == ObjectKey("EndpointSlice", "shop", "web-1")
 
 

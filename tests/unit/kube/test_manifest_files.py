@@ -91,6 +91,11 @@ def test_what_is_no_list_and_no_object_is_reported(document, field):
     assert (decoded.problems[0].field, decoded.problems[0].fatal) == (field, True)
 
 
+def test_list_without_a_version_is_told_which_it_must_have():
+    (decoded,) = parse(json.dumps({"kind": "EndpointSliceList", "items": []})).objects
+    assert decoded.problems[0].reason == "is missing: it must be discovery.k8s.io/v1"
+
+
 def test_lists_nested_without_end_are_refused():
     document = service()
     for _ in range(12):

@@ -165,3 +165,67 @@ def test_a_file_that_fails_keeps_what_it_held():
     files.remove("a.json")
     assert files.take() == {WEB: None}
     assert files.problems == []
+
+
+# --- what stays in force of what is bad ------------------------------------------------------------------------------
+
+
+def kept(files):
+    return [(problem.origin, problem.kept) for problem in files.problems]
+
+
+def test_problem_says_whether_an_earlier_version_stays_in_force():
+    files = Files()
+    files.says("a.json", on_port(1), service("api", type="Nonsense"))
+    files.take()
+    assert kept(files) == [("a.json#2", False)], "it was never good"
+    files.says("a.json", BAD, service("api", type="Nonsense"))
+    files.take()
+    assert kept(files) == [("a.json#1", True), ("a.json#2", False)]
+    files.says("a.json", NAMELESS)
+    files.take()
+    assert kept(files) == [("a.json#1", True)], "it may be what the file held"
+
+
+def test_nameless_document_in_a_file_that_held_nothing_else_keeps_nothing():
+    files = Files()
+    files.says("a.json", on_port(1), NAMELESS)
+    files.take()
+    assert kept(files) == [("a.json#2", False)]
+
+
+def test_file_that_cannot_be_read_says_whether_what_it_held_stays_in_force():
+    files = Files()
+    files.says("good.json", on_port(1))
+    files.says("sub/good.json", on_port(2, "api"))
+    files.says("bad.json", service("bad", type="Nonsense"))
+    files.take()
+    for name in ("good.json", "bad.json", "new.json"):
+        files.fail(name, "Permission denied")
+    for name in ("sub", "other"):
+        files.fail(name, "Permission denied", directory=True)
+    assert [found for found in kept(files) if "#" not in found[0]] == [
+        ("bad.json", False),
+        ("good.json", True),
+        ("new.json", False),
+        ("other", False),
+        ("sub", True),
+    ]
+
+
+def test_problems_are_in_the_order_of_documents_and_fields_whatever_files_are_called():
+    """Also where names hold digits that are none of 0 to 9."""
+    files = Files()
+    ports = [{"port": 0, "name": f"p{number}"} for number in range(11)]
+    for name in ("\u00b2\u0664.json", "\u00b22.json"):
+        files.says(name, *(service(f"s{number}-{len(name)}", ports=ports[:1]) for number in range(11)))
+    files.says("a.json", service("many", ports=ports))
+    numbers = range(1, 12)
+    assert [problem.origin for problem in files.problems if problem.field == "spec.ports[0].port"] == [
+        "a.json#1",
+        *(f"\u00b22.json#{number}" for number in numbers),
+        *(f"\u00b2\u0664.json#{number}" for number in numbers),
+    ]
+    assert [problem.field for problem in files.problems if problem.origin == "a.json#1"] == [
+        f"spec.ports[{number}].port" for number in range(11)
+    ]

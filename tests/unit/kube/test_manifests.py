@@ -242,6 +242,18 @@ def test_a_broken_file_changes_nothing_but_a_report(folder, follow):
     assert all(change.object for batch in sink.batches for change in batch)
 
 
+def test_file_that_is_broken_at_the_start_keeps_nothing_and_later_what_it_held(folder, follow):
+    (folder / "a.json").write_text("{")
+    sink = follow()
+    sink.wait(lambda: [(problem.origin, problem.kept) for problem in sink.problems] == [("a.json", False)])
+    assert sink.objects == {}
+    write(folder / "a.json", web(80))
+    sink.wait_for_port(80)
+    (folder / "a.json").write_text("{")
+    sink.wait(lambda: [(problem.origin, problem.kept) for problem in sink.problems] == [("a.json", True)])
+    assert WEB in sink.objects
+
+
 def test_a_file_that_grows_too_big_changes_nothing_but_a_report(folder, follow, monkeypatch):
     monkeypatch.setattr(manifest_files, "MAX_BYTES", 2_000)
     write(folder / "a.json", web(80))
@@ -471,6 +483,7 @@ def test_a_folder_that_vanishes_keeps_its_state_and_comes_back(folder, follow):
     sink = follow()
     folder.rename(folder.with_name("away"))
     sink.wait_for_problem("cannot be followed")
+    assert [problem.kept for problem in sink.problems] == [True]
     assert WEB in sink.objects
     folder.mkdir()
     write(folder / "a.json", web(81))

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -196,7 +197,7 @@ def test_problem_is_a_line_when_it_comes_and_one_when_it_goes(log: Log, journal:
     assert {event["origin"] for event in events} == {"shop.yaml#1"}
     assert {event["field"] for event in events} == {"spec.ports[0].port"}
     assert "effect" not in events[0], "the rest of the object counts"
-    assert events[1]["effect"] == "left out; what was read of it before stays in force"
+    assert events[1]["effect"] == "left out"
     journal.problems([problem("bad", fatal=True), problem("99999 is no port")])
     assert log.lines() == []
     journal.problems([problem("bad", fatal=True), problem("new")])
@@ -211,6 +212,22 @@ def test_problem_is_a_line_when_it_comes_and_one_when_it_goes(log: Log, journal:
     ]
     journal.problems([])
     assert log.lines() == []
+
+
+def test_problem_says_what_stays_in_force_and_is_no_other_when_nothing_does(log: Log, journal: Journal) -> None:
+    journal.problems([replace(problem("bad", fatal=True), kept=True)])
+    (event,) = log.events()
+    assert event["effect"] == "left out; what was there before stays in force"
+    journal.problems([problem("bad", fatal=True)])
+    assert log.lines() == []
+
+
+def test_problems_that_are_gone_are_lines_in_the_order_of_documents(log: Log, journal: Journal) -> None:
+    found = [Problem(f"shop.yaml#{number}", "", "kind", "is missing") for number in range(1, 13)]
+    journal.problems(found)
+    log.lines()
+    journal.problems([])
+    assert [event["origin"] for event in log.events()] == [each.origin for each in found]
 
 
 def test_clash_is_a_line_when_it_is_new_or_other_per_family(log: Log, journal: Journal) -> None:
