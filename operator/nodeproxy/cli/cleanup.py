@@ -38,4 +38,5 @@ def command(_: argparse.Namespace) -> int:
         except TransactionError:
             if family is Family.IPV4 or ipv6_usable():
                 raise
+    print("The rules are removed. A proxy that still runs (nodeproxy, kube-proxy) puts its own back: stop it first.")
     return 0

@@ -51,6 +51,8 @@ at fault as well.
 
 _CAP_NET_ADMIN = 12  # linux/capability.h
 
+_NEEDED = ("cmd", "cmd_from_file", "set_dry_run", "set_json_output")  # of the module's class; copies on PyPI lack some
+
 
 class Nft:
     """A libnftables context, bound to the network namespace and the thread of its first use."""
@@ -211,12 +213,13 @@ def _new_context() -> Any:
     except ImportError:
         msg = "the nftables module for Python is missing (Debian and Ubuntu: python3-nftables)"
         raise UnsupportedError(msg) from None
-    if not hasattr(nftables, "Nftables"):
+    binding = getattr(nftables, "Nftables", None)
+    if not isinstance(binding, type) or not all(hasattr(binding, name) for name in _NEEDED):
         place = getattr(nftables, "__file__", None) or "a folder of that name"
         msg = f"the nftables module for Python ({place}) is not libnftables' (Debian, Ubuntu: python3-nftables)"
         raise UnsupportedError(msg)
 
-    class Context(nftables.Nftables):  # type: ignore[misc]  # has no types
+    class Context(binding):  # type: ignore[misc, valid-type]  # has no types
         """The module's class, without the noise that 1.0.x makes when what could not be opened is thrown away."""
 
         def __del__(self) -> None:

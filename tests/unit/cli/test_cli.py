@@ -20,6 +20,8 @@ from .support import call, words
 
 BROKEN_MODULE = """\
 class Nftables:
+    cmd = cmd_from_file = set_dry_run = set_json_output = print
+
     def __init__(self):
         raise OSError("no .so")
 
@@ -215,12 +217,11 @@ def test_level_of_the_log_is_a_whole_number(folder: Path, level: str) -> None:
     ("module", "word"),
     [
         ("", "is not libnftables'"),
-        (
-            BROKEN_MODULE,
-            "no .so",
-        ),
+        ("Nftables = 5\n", "is not libnftables'"),
+        ("class Nftables:\n    def cmd(self, text): return 0, '', ''\n", "is not libnftables'"),
+        (BROKEN_MODULE, "no .so"),
     ],
-    ids=["another module", "no library"],
+    ids=["another module", "no class", "an incomplete copy", "no library"],
 )
 @pytest.mark.usefixtures("namespace")
 def test_nftables_module_that_does_not_work_ends_with_3(
@@ -231,6 +232,17 @@ def test_nftables_module_that_does_not_work_ends_with_3(
     assert done.returncode == 3, done.stderr
     assert word in done.stderr
     assert done.stderr.count("\n") == 1, "and nothing else"
+
+
+@pytest.mark.parametrize(("module", "word"), [("", "is not libnftables'"), (BROKEN_MODULE, "no .so")])
+@pytest.mark.usefixtures("namespace")
+def test_version_says_why_that_of_libnftables_is_unknown(tmp_path: Path, module: str, word: str) -> None:
+    (tmp_path / "nftables.py").write_text(module)
+    done = call("version", modules=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("libnftables unknown (")
+    assert word in last
 
 
 @pytest.mark.parametrize("command", ["run", "cleanup"])
@@ -323,7 +335,8 @@ def test_cleanup_removes_our_tables_only_and_may_be_run_again(namespace: Namespa
     namespace.nft("add table ip kube-proxy\nadd chain ip kube-proxy c\nadd table ip6 kube-proxy\n" + mine)
     for _ in range(2):
         done = call("cleanup")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "stop it first" in done.stdout, "or the rules come back, and it looks as if nothing had been done"
         assert sorted(namespace.run("nft", "list", "tables").splitlines()) == [
             "table inet kube-proxy",
             "table inet mine",
