@@ -236,17 +236,7 @@ def test_loss_is_told_of_only_when_the_kernel_tells_again(
     namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever looked at the table earlier would miss what the kernel still kept to itself then."""
-    entered, release = threading.Semaphore(0), threading.Semaphore(0)
-    original: Callable[..., object] = watch_module._messages
-
-    def slow(data: memoryview) -> object:
-        entered.release()
-        assert release.acquire(timeout=20)
-        return original(data)
-
-    monkeypatch.setattr(watch_module, "_SO_RCVBUFFORCE", socket.SO_RCVBUF)
-    monkeypatch.setattr(watch_module, "_RECEIVE_BUFFER", 2048)
-    monkeypatch.setattr(watch_module, "_messages", slow)
+    entered, release = _held_up(monkeypatch, 2048)
     watched = Watched()
     try:
         nft("add chain ip kube-proxy first")
@@ -269,18 +259,8 @@ def test_what_the_kernel_keeps_to_itself_after_an_early_word_of_loss_is_told_of_
     namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where reading what waits takes long, a loss is told of before the kernel tells again: that must not be all."""
-    entered, release = threading.Semaphore(0), threading.Semaphore(0)
-    original: Callable[..., object] = watch_module._messages
-
-    def slow(data: memoryview) -> object:
-        entered.release()
-        assert release.acquire(timeout=20)
-        return original(data)
-
     monkeypatch.setattr(watch_module, "_LONGEST_OVERRUN", 0.0)
-    monkeypatch.setattr(watch_module, "_SO_RCVBUFFORCE", socket.SO_RCVBUF)
-    monkeypatch.setattr(watch_module, "_RECEIVE_BUFFER", 8192)
-    monkeypatch.setattr(watch_module, "_messages", slow)
+    entered, release = _held_up(monkeypatch, 8192)
     watched = Watched()
     try:
         nft("add chain ip kube-proxy first")
@@ -300,6 +280,26 @@ def test_what_the_kernel_keeps_to_itself_after_an_early_word_of_loss_is_told_of_
     finally:
         release.release(1000)
         watched.watch.stop()
+
+
+def _held_up(monkeypatch: pytest.MonkeyPatch, room: int) -> tuple[threading.Semaphore, threading.Semaphore]:
+    """Have the watch wait before it reads each batch of messages, while the kernel has little room for more.
+
+    Returns:
+        what is released when it waits, and what lets it go on.
+    """
+    entered, release = threading.Semaphore(0), threading.Semaphore(0)
+    original: Callable[..., object] = watch_module._messages
+
+    def slow(data: memoryview) -> object:
+        entered.release()
+        assert release.acquire(timeout=20)
+        return original(data)
+
+    monkeypatch.setattr(watch_module, "_SO_RCVBUFFORCE", socket.SO_RCVBUF)
+    monkeypatch.setattr(watch_module, "_RECEIVE_BUFFER", room)
+    monkeypatch.setattr(watch_module, "_messages", slow)
+    return entered, release
 
 
 def _lost(watched: Watched) -> list[Disturbance]:
