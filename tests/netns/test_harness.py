@@ -148,10 +148,10 @@ def test_entering_a_namespace_is_undone() -> None:
 
 
 def test_world_is_made_quickly() -> None:
-    """Two nodes with three pods each are there in no time (half a second on an idle machine)."""
+    """Two nodes with three pods each are there within two seconds (half of one on an idle machine)."""
     started = time.monotonic()
     with World(nodes=2, pods=3):
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 2
 
 
 def test_monitor_sees_every_write_and_nothing_else(world: World) -> None:

@@ -283,19 +283,17 @@ class Renderer:
             raise TemplateError(msg)
         return text
 
-    def declarations(self, operations: Iterable[Operation], declared: Callable[[str], Container | None]) -> str:
+    def declarations(self, operations: Sequence[Operation], declared: Callable[[str], Container | None]) -> str:
         """A transaction that only declares the sets and maps that another one declares, new ones and those in place.
 
         Args:
             operations: of the other one.
             declared: says how a set or map of the table is declared, by its name; None: it is not known.
         """
-        names: dict[str, None] = {}
+        names = _named_by_rules(operations)
         for operation in operations:
             if isinstance(operation, AddContainer):
                 names[operation.name] = None
-            elif isinstance(operation, AddRule):
-                names.update(dict.fromkeys(_REFERENCE.findall(operation.rule.text)))
             elif isinstance(operation, FillSlots | AddElement | AddClients):
                 names[_CONTAINER_OF[type(operation)](operation)] = None
         found = [container for name in names if (container := declared(name)) is not None]
@@ -432,18 +430,17 @@ def _groups(operations: Iterable[Operation]) -> Iterator[tuple[type[Operation], 
             yield kind, group
 
 
-def _referred(operations: Iterable[Operation]) -> Iterable[str]:
+def _named_by_rules(operations: Iterable[Operation]) -> dict[str, None]:
+    """Names of the sets and maps that rules of a transaction name, in order."""
+    rules = (operation.rule.text for operation in operations if isinstance(operation, AddRule))
+    return dict.fromkeys(name for text in rules for name in _REFERENCE.findall(text))
+
+
+def _referred(operations: Sequence[Operation]) -> Iterable[str]:
     """Names of the sets and maps that rules of a transaction name and that it does not declare."""
-    names: dict[str, None] = {}
-    brought: set[str] = set()
-    for operation in operations:
-        if isinstance(operation, AddRule):
-            names.update(dict.fromkeys(_REFERENCE.findall(operation.rule.text)))
-        elif isinstance(operation, AddContainer):
-            brought.add(operation.name)
-        elif isinstance(operation, FillSlots):
-            brought.add(operation.map_name)
-    return [name for name in names if name not in brought]
+    brought = {operation.name for operation in operations if isinstance(operation, AddContainer)}
+    brought.update(operation.map_name for operation in operations if isinstance(operation, FillSlots))
+    return [name for name in _named_by_rules(operations) if name not in brought]
 
 
 def cleanup_text(family: Family, templates: Path = TEMPLATES) -> str:

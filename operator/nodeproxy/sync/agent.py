@@ -87,8 +87,8 @@ class Agent:
             TemplateError: a template is broken.
         """
         renderers = [Renderer(RenderContext(family), self._options.templates) for family in Family]
+        renderers[0].preload()  # a broken template should show now; the files are the same for both
         for renderer in renderers:
-            renderer.preload()  # a broken template should show now
             renderer.base()
         version = check_support(self._nft, renderers[0].probe())
         self._refill = deletes_freely(version)
