@@ -1,0 +1,45 @@
+"""A control plane for tests, and for those around it what it takes to make network namespaces."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.control_plane import ControlPlane
+from cluster.programs import Programs, programs
+from netns import privileges
+
+_NEED = {"control_plane", "cluster_programs"}
+
+
+def pytest_configure() -> None:
+    """Become root of a user namespace unless root already, before anything starts a thread."""
+    privileges.ensure()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build what is missing before the first test starts: that takes longer than a test may, and shows how it goes."""
+    if session.config.option.collectonly or not any(_NEED & set(_fixtures(item)) for item in session.items):
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    if capture is None:
+        programs()
+    else:
+        with capture.global_and_fixture_disabled():
+            programs()
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else []
+
+
+@pytest.fixture(scope="session")
+def cluster_programs() -> Programs:
+    """The programs of the control plane, and kube-proxy."""
+    return programs()
+
+
+@pytest.fixture(scope="session")
+def control_plane(cluster_programs: Programs) -> Iterator[ControlPlane]:
+    """A control plane that all tests of this process share; leave it running, and what others made alone."""
+    with ControlPlane(cluster_programs) as plane:
+        yield plane
