@@ -59,15 +59,34 @@ def parse_level(text: str) -> int:
     return int(text)
 
 
+_MANIFESTS = "folder of YAML or JSON manifests: Services, EndpointSlices, Nodes, ServiceCIDRs; others are ignored"
+
+
 def add_manifests(parser: argparse.ArgumentParser) -> None:
-    """``--manifests``, which says where objects come from."""
-    parser.add_argument(
-        "--manifests",
-        metavar="DIR",
-        type=Path,
-        required=True,
-        help="folder of YAML or JSON manifests: Services, EndpointSlices, Nodes, ServiceCIDRs; others are ignored",
+    """``--manifests``, where nothing else says where objects come from."""
+    parser.add_argument("--manifests", metavar="DIR", type=Path, required=True, help=_MANIFESTS)
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Flags that say where objects come from: the API server, or a folder."""
+    group = parser.add_argument_group(
+        "where objects come from",
+        "The API server, as a pod is told (KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT, service account), unless"
+        " a flag says otherwise.",
     )
+    group.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        default="",
+        help="kubeconfig that says where the API server is, and as whom to ask",
+    )
+    group.add_argument(
+        "--master",
+        metavar="URL",
+        default="",
+        help="address of the API server, in place of the one in the kubeconfig or the environment",
+    )
+    group.add_argument("--manifests", metavar="DIR", type=Path, default=None, help=f"no API server, but a {_MANIFESTS}")
 
 
 def add_traffic(parser: argparse.ArgumentParser) -> None:

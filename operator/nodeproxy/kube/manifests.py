@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from watchfiles._rust_notify import RustNotify
 
 from nodeproxy.kube.manifest_reader import ManifestReader
 from nodeproxy.kube.objects import KINDS, KubeObject
-from nodeproxy.kube.source import ObjectKey, Problem, Sink, SourceError
+from nodeproxy.kube.source import ObjectKey, Problem, Sink, SourceError, SourceHealth
 
 # Events are waited for this long after the last and the first of a batch, in milliseconds.
 _STEP_MS = 10
@@ -86,6 +86,10 @@ class ManifestFolder:
         self._thread: threading.Thread | None = None
         self._completed = False
         self._reported: list[Problem] | None = None
+        self._trouble = ""
+        self._turned = time.monotonic()
+        self._heard: float | None = None
+        self._interruptions = 0
 
     def __str__(self) -> str:
         return str(self._path)
@@ -113,6 +117,29 @@ class ManifestFolder:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_STOP_SECONDS)
 
+    def health(self) -> Sequence[SourceHealth]:
+        """Whether the folder is followed now."""
+        now = time.monotonic()
+        thread = self._thread
+        alive = thread is not None and thread.is_alive()
+        detail = self._trouble or ("" if self._completed else "not read yet")
+        return [
+            SourceHealth(
+                name=str(self._path),
+                healthy=alive and not detail,
+                detail=detail,
+                since=now - self._turned,
+                heard=None if self._heard is None else now - self._heard,
+                interruptions=self._interruptions,
+                lists=int(self._completed),
+                left_out=sum(problem.fatal and not problem.kept for problem in self._reported or ()),
+            )
+        ]
+
+    def addresses(self) -> Collection[str]:
+        """None: a folder is not reached over a network that this node serves."""
+        return ()
+
     def _run(self, sink: Sink) -> None:
         """Follow the folder, whatever happens, until told to stop."""
         backoff = _FIRST_BACKOFF_SECONDS
@@ -129,6 +156,10 @@ class ManifestFolder:
             except Exception as error:  # Whatever it is, it must not end the watch.
                 _log.exception("following the folder of manifests failed", folder=str(self._path))
                 trouble = f"following it failed ({type(error).__name__}: {error}) and is tried again"
+            if not self._trouble:
+                self._turned = time.monotonic()
+            self._trouble = trouble
+            self._interruptions += 1
             try:
                 self._report(sink, trouble)
             except Exception:
@@ -165,6 +196,9 @@ class ManifestFolder:
     def _deliver(self, sink: Sink) -> None:
         if self._stopping.is_set():
             return
+        if self._trouble or not self._completed:
+            self._turned = time.monotonic()
+        self._trouble, self._heard = "", time.monotonic()
         state = self._reader.state
         changes = state.changes()
         if changes or not self._completed:

@@ -42,11 +42,15 @@ class Annotations(_Struct, frozen=True, rename=None):
 
 
 class ObjectMeta(_Struct, frozen=True):
-    """metav1.ObjectMeta. ``namespace`` is empty for cluster-scoped kinds; times are RFC 3339."""
+    """metav1.ObjectMeta. ``namespace`` is empty for cluster-scoped kinds; times are RFC 3339.
+
+    ``resource_version`` is opaque: it tells two versions of an object apart, and where a watch goes on.
+    """
 
     name: str
     namespace: str = ""
     uid: str | None = None
+    resource_version: str | None = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: Labels | None = None

@@ -8,7 +8,7 @@ rename of a file, one relist) come as one batch and are synced together.
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from nodeproxy.kube.objects import KubeObject
@@ -88,6 +88,31 @@ class Sink(Protocol):
         """Take the whole list of problems that stand now; it replaces the one before."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SourceHealth:
+    """How well one part of a source is followed.
+
+    Attributes:
+        name: which part: a kind of objects, or a folder.
+        healthy: changes are seen as they happen.
+        detail: what is wrong if it is not healthy; what is out of the ordinary if it is.
+        since: seconds since it became healthy, or ceased to be.
+        heard: seconds since anything was heard of it; None: nothing ever was.
+        interruptions: how often following it broke off, since the start.
+        lists: how often all of it was read, since the start.
+        left_out: objects that are there, but can't be used.
+    """
+
+    name: str
+    healthy: bool
+    detail: str = ""
+    since: float = 0.0
+    heard: float | None = None
+    interruptions: int = 0
+    lists: int = 0
+    left_out: int = 0
+
+
 class Source(Protocol):
     """Somewhere objects come from; as text, it says where."""
 
@@ -100,6 +125,12 @@ class Source(Protocol):
 
     def stop(self) -> None:
         """Stop, and return when nothing more will be delivered."""
+
+    def health(self) -> Sequence[SourceHealth]:
+        """How well each part is followed now. From any thread."""
+
+    def addresses(self) -> Collection[str]:
+        """Canonical addresses that it is reached at, as far as they are known; from any thread, and at once."""
 
 
 class SourceError(Exception):
