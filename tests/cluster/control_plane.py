@@ -14,36 +14,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from cluster import commands
 from cluster.api import Api, ApiError, Object
-from cluster.identity import ISSUER, Identity
-from cluster.processes import Deadline, Keeper, Program, ProgramError, Scratch
+from cluster.commands import ADDRESS, DNS_NAME, ETCD, PORT
+from cluster.identity import Identity
+from cluster.processes import Deadline, Keeper, Program, Scratch
 from cluster.programs import Programs, programs
 from netns.addresses import Pair
 from netns.namespaces import Namespace
 from netns.world import Host
 
 BRIDGE = "br0"
-ADDRESS = Pair("10.88.0.1", "fd00:88::1")
-"""The API server's addresses, on the bridge that nodes are attached to."""
-SERVICES = Pair("10.96.0.0/16", "fd00:10:96::/112")
-"""ClusterIPs."""
-PORT = 6443
-DNS_NAME = "control-plane.test"
-"""A name that the API server's certificate is good for; nothing resolves it."""
 ADMINISTRATOR = "administrator"
 AGENT = "nodeproxy"
 """ServiceAccount of the agents, in ``AGENT_NAMESPACE``, with the permissions that they need and no others."""
 AGENT_NAMESPACE = "kube-system"
-KUBE_PROXY = "system:kube-proxy"
-"""The user that kube-proxy is: bound to the role ``system:node-proxier`` by the API server itself."""
+KUBE_PROXY = "kube-proxy"
+"""The user that kube-proxy is; the API server itself binds its role, ``system:node-proxier``."""
+MANAGER = "kube-controller-manager"
 
-_MANAGER = "system:kube-controller-manager"
 _SHORTEST_REQUEST = 600
 _START = 90.0
 _SHUTDOWN = 4.0
-_ETCD = "http://127.0.0.1:2379"
-# Nodes here have no kubelet that says it lives, and Pods may be on nodes that there are no objects of.
-_NOT_RUN = ("node-lifecycle-controller", "taint-eviction-controller", "pod-garbage-collector-controller")
 _AGENT_RULES: list[Object] = [
     {"apiGroups": [""], "resources": ["services", "nodes"], "verbs": ["list", "watch"]},
     {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
@@ -110,13 +102,13 @@ class ControlPlane:
             self.ca = self._identity.ca
             keeper = Keeper()
             stack.callback(keeper.close)
-            self.etcd = Program("etcd", keeper, self.namespace, self._etcd_command(), self.folder)
+            self.etcd = Program("etcd", keeper, self.namespace, commands.etcd(self.programs, self.folder), self.folder)
             self.apiserver = Program(
                 "kube-apiserver", keeper, self.namespace, self._apiserver_command(apiserver_flags), self.folder
             )
-            self.manager = Program(
-                "kube-controller-manager", keeper, self.namespace, self._manager_command(manager_flags), self.folder
-            )
+            config = self.kubeconfig_for(MANAGER)
+            command = [*commands.manager(self.programs, self._identity, config), *manager_flags]
+            self.manager = Program("kube-controller-manager", keeper, self.namespace, command, self.folder)
             for program in (self.etcd, self.apiserver, self.manager):
                 stack.callback(program.stop, signal.SIGKILL)
             stack.callback(self._close_apis)
@@ -174,7 +166,7 @@ class ControlPlane:
         """Write a kubeconfig.
 
         Args:
-            user: ``nodeproxy``, ``system:kube-proxy``, ``administrator``, or "NAMESPACE:NAME" for a ServiceAccount.
+            user: ``nodeproxy``, ``kube-proxy``, ``administrator``, or "NAMESPACE:NAME" for another ServiceAccount.
             token: another token of the user, or the file that it is in; None: one that lasts.
             server: another URL of the API server.
         """
@@ -200,8 +192,8 @@ class ControlPlane:
             uid = self.api.get("ServiceAccount", name, namespace)["metadata"]["uid"]
             return self._identity.sign_token(namespace, name, uid, seconds)
         path = self.api.path("ServiceAccount", name, namespace) + "/token"
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
-        request |= {"spec": {"expirationSeconds": int(seconds)}}
+        spec = {"expirationSeconds": int(seconds)}
+        request: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         code, body = self.api.request("POST", path, json.dumps(request).encode(), {"Content-Type": "application/json"})
         if code != 201:
             raise ApiError(f"POST {path}", code, body)
@@ -292,68 +284,13 @@ class ControlPlane:
         addresses = [*ADDRESS, "127.0.0.1", "::1", "10.96.0.1", "fd00:10:96::1"]
         names = [DNS_NAME, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
         identity = Identity(self.folder, addresses, names)
-        identity.add_user(ADMINISTRATOR, "system:masters")
-        identity.add_user(_MANAGER)
-        identity.add_user(KUBE_PROXY)
+        identity.add_user(ADMINISTRATOR, ADMINISTRATOR, "system:masters")
+        for name in (MANAGER, KUBE_PROXY):
+            identity.add_user(name, f"system:{name}")
         return identity
 
-    def _etcd_command(self) -> list[str | Path]:
-        peer = "http://127.0.0.1:2380"
-        return [
-            self.programs.etcd,
-            "--name=tests",
-            f"--data-dir={self.folder / 'etcd'}",
-            f"--listen-client-urls={_ETCD}",
-            f"--advertise-client-urls={_ETCD}",
-            f"--listen-peer-urls={peer}",
-            f"--initial-advertise-peer-urls={peer}",
-            f"--initial-cluster=tests={peer}",
-            "--unsafe-no-fsync",
-            f"--quota-backend-bytes={4 << 30}",
-            "--log-level=warn",
-        ]
-
     def _apiserver_command(self, flags: Sequence[str]) -> list[str | Path]:
-        identity = self._identity
-        return [
-            self.programs.kube_apiserver,
-            f"--etcd-servers={_ETCD}",
-            f"--advertise-address={ADDRESS.v4}",
-            "--bind-address=::",
-            f"--secure-port={PORT}",
-            f"--tls-cert-file={identity.certificate}",
-            f"--tls-private-key-file={identity.key}",
-            "--authorization-mode=Node,RBAC",
-            "--enable-admission-plugins=NodeRestriction",
-            f"--token-auth-file={identity.tokens}",
-            f"--service-account-issuer={ISSUER}",
-            f"--service-account-key-file={identity.account_key}",
-            f"--service-account-signing-key-file={identity.account_key}",
-            "--service-account-extend-token-expiration=false",
-            f"--service-cluster-ip-range={SERVICES.v4},{SERVICES.v6}",
-            "--kubelet-preferred-address-types=InternalIP",
-            "--allow-privileged",
-            "--profiling=false",
-            *flags,
-        ]
-
-    def _manager_command(self, flags: Sequence[str]) -> list[str | Path]:
-        config = self.kubeconfig_for(_MANAGER)
-        return [
-            self.programs.kube_controller_manager,
-            f"--kubeconfig={config}",
-            "--leader-elect=false",
-            "--use-service-account-credentials",
-            f"--service-account-private-key-file={self._identity.account_key}",
-            f"--root-ca-file={self.ca}",
-            f"--controllers=*,{','.join(f'-{name}' for name in _NOT_RUN)}",
-            "--allocate-node-cidrs=false",
-            "--secure-port=0",
-            "--kube-api-qps=500",
-            "--kube-api-burst=1000",
-            "--profiling=false",
-            *flags,
-        ]
+        return [*commands.apiserver(self.programs, self._identity), *flags]
 
     def _start(self) -> None:
         self.etcd.start()
@@ -402,7 +339,7 @@ class ControlPlane:
 
     def _etcd_call(self, what: str, body: Object) -> Object:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with self.namespace.enter(), opener.open(f"{_ETCD}/v3/{what}", json.dumps(body).encode(), 30) as answer:
+        with self.namespace.enter(), opener.open(f"{ETCD}/v3/{what}", json.dumps(body).encode(), 30) as answer:
             found: Object = json.loads(answer.read())
             return found
 
@@ -421,6 +358,3 @@ def _wire(namespace: Namespace) -> None:
         f"link set {BRIDGE} up",
         "link set lo up",
     ])  # fmt: skip
-
-
-__all__ = ["ADDRESS", "SERVICES", "ControlPlane", "ProgramError"]

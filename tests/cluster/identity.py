@@ -73,8 +73,13 @@ class Identity:
         _openssl(*new, *curve, "-subj", "/CN=kube-apiserver", *signed, "-keyout", self.key, "-out", self.certificate)
         _openssl("genrsa", "-out", self.account_key, "2048")
 
-    def add_user(self, name: str, *groups: str) -> str:
+    def add_user(self, name: str, user: str, *groups: str) -> str:
         """Give a user a token that never expires; before the API server starts.
+
+        Args:
+            name: what it is asked for by.
+            user: what the API server calls it.
+            groups: the groups it is in.
 
         Returns:
             The token.
@@ -82,7 +87,7 @@ class Identity:
         token = self._tokens[name] = secrets.token_hex(16)
         quoted = ",".join(groups)
         with self.tokens.open("a") as file:
-            file.write(f'{token},{name},{name},"{quoted}"\n')
+            file.write(f'{token},{user},{name},"{quoted}"\n')
         return token
 
     def token_of(self, user: str) -> str:
