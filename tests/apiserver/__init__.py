@@ -8,8 +8,6 @@ server does (https://kubernetes.io/docs/reference/using-api/api-concepts/), and 
         server.faults.append(Refuse(410, verb="watch", times=3))
         ...
         assert len(server.requests) < 10
-
-``python -m apiserver --help`` (with ``tests`` in PYTHONPATH) serves a large made-up cluster from a process of its own.
 """
 
 from .faults import (
