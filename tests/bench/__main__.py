@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench import plan, report
+from bench import plan, report, rival_report
 from bench.checks import judge
 from bench.errors import BenchError
-from bench.plan import Task
+from bench.plan import Beside, Task
 from bench.samples import Samples
+from cluster.programs import programs
 
 TESTS = Path(__file__).resolve().parent.parent
 _ENDINGS = {signal.SIGINT, signal.SIGTERM}
@@ -32,10 +33,12 @@ def main(argv: Sequence[str]) -> int:
     environment = _environment(libnftables)
     _say(f"libnftables {libnftables}, Linux {platform.release()}, {environment['cpus']} CPUs")
     samples, raw, failed = Samples(), [], []
+    if any(topic in plan.BESIDE for topic in arguments.only):
+        programs()  # built here, if need be: measurements have neither the time nor a network
     queue = [
         (task, turn)
         for turn in range(arguments.repeat)
-        for task in plan.tasks(arguments.sizes, arguments.only, arguments.changes, arguments.edits)
+        for task in plan.tasks(arguments.sizes, arguments.only, arguments.changes, arguments.edits, _beside(arguments))
         if turn < task.most
     ]
     for position, (task, turn) in enumerate(queue, start=1):
@@ -49,9 +52,12 @@ def main(argv: Sequence[str]) -> int:
             failed.append(words)
             raw.append({**entry, "error": str(error)})
         else:
-            samples.add(task.key, figures)
+            # Some are about several programs or sizes at once.
+            for part in figures.get("parts", [{"topic": task.topic, "services": task.services, "figures": figures}]):
+                samples.add((part["topic"], part["services"]), part["figures"])
             _say(f"{words}: {time.monotonic() - started:.1f} s")
             raw.append({**entry, "figures": figures})
+            failed += [f"{words}: {failure}" for failure in figures.get("failures", ())]
     verdicts = [] if arguments.no_check else list(judge(samples, libnftables))
     environment |= {"load average after": os.getloadavg(), "seconds": round(time.monotonic() - began)}
     path = _write(arguments.json_dir, environment, raw, [vars(verdict) for verdict in verdicts])
@@ -61,7 +67,11 @@ def main(argv: Sequence[str]) -> int:
     if environment["user namespace"]:
         print("In a user namespace: one netlink message is limited in size, so figures differ from those of root.")
     print()
-    for line in [*report.figures(samples), *(report.verdicts(verdicts) if verdicts else ())]:
+    for line in [
+        *report.figures(samples),
+        *rival_report.figures(samples),
+        *(report.verdicts(verdicts) if verdicts else ()),
+    ]:
         print(line)
     print(f"\nAll samples: {path}")
     for words in failed:
@@ -154,6 +164,10 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(sorted({_count(part) for part in text.split(",")}))
 
 
+def _beside(arguments: argparse.Namespace) -> Beside:
+    return Beside(arguments.alone, arguments.starts, arguments.updates, arguments.idle, arguments.burst, arguments.rate)
+
+
 def _topics(text: str) -> tuple[str, ...]:
     asked = text.split(",")
     if unknown := set(asked) - set(plan.TOPICS):
@@ -185,6 +199,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--edits", type=_count, default=plan.EDITS, metavar="N", help="files edited in the folder (%(default)s)"
+    )
+    beside = parser.add_argument_group("beside kube-proxy", f"for {', '.join(plan.BESIDE)}")
+    beside.add_argument("--alone", action="store_true", help="measure nodeproxy alone, without kube-proxy")
+    beside.add_argument(
+        "--starts", type=_count, default=plan.STARTS, metavar="N", help="starts at the first size (%(default)s)"
+    )
+    beside.add_argument(
+        "--updates", type=_count, default=plan.UPDATES, metavar="N", help="slices changed one by one (%(default)s)"
+    )
+    beside.add_argument(
+        "--idle", type=_count, default=plan.IDLE, metavar="N", help="seconds without any change (%(default)s)"
+    )
+    beside.add_argument(
+        "--burst", type=_count, default=plan.BURST, metavar="N", help="seconds of changes without a pause (%(default)s)"
+    )
+    beside.add_argument(
+        "--rate",
+        type=_count,
+        default=plan.RATE,
+        metavar="N",
+        help="changes a second from the loopback server (%(default)s)",
     )
     parser.add_argument("--no-check", action="store_true", help="print figures, expect nothing")
     parser.add_argument(

@@ -2,61 +2,14 @@
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
+from bench import rival_checks
 from bench.plan import MIDDLE
+from bench.rows import Relation, Row, Verdict, megabytes, milliseconds, ratio
 from bench.samples import Samples
 
-Relation = Literal["≤", "≥"]
 _HOLDS: dict[Relation, Callable[[float, float], bool]] = {"≤": operator.le, "≥": operator.ge}
 _LARGE = 30_000
-KIB_PER_MB = 1024.0
-
-
-@dataclass(frozen=True)
-class Row:
-    """An expectation.
-
-    Attributes:
-        what: what is expected, in words.
-        relation: of the figure to the bound.
-        old: the bound with libnftables 1.0.x; None: nothing is expected of it.
-        new: the bound from libnftables 1.1 on.
-        unit: of figure and bound.
-        measured: finds the figure; None: it was not measured.
-    """
-
-    what: str
-    relation: Relation
-    old: float | None
-    new: float
-    unit: str
-    measured: Callable[[Samples], float | None]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A row, and what came of it; ``measured`` None: it was not measured."""
-
-    what: str
-    expected: str
-    unit: str
-    measured: float | None
-    met: bool
-
-
-def _ratio(above: float | None, below: float | None) -> float | None:
-    return above / below if above is not None and below else None
-
-
-def _megabytes(kib: float | None) -> float | None:
-    return None if kib is None else kib / KIB_PER_MB
-
-
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000
-
 
 _OURS = ("load", MIDDLE)
 
@@ -67,7 +20,7 @@ ROWS = (
         6.0,
         10.0,
         "times",
-        lambda s: _ratio(s.median(("anonymous", MIDDLE), "apply s"), s.median(_OURS, "apply s")),
+        lambda s: ratio(s.median(("anonymous", MIDDLE), "apply s"), s.median(_OURS, "apply s")),
     ),
     Row(
         "the same, anonymous maps in pieces of 500",
@@ -75,7 +28,7 @@ ROWS = (
         None,
         8.0,
         "times",
-        lambda s: _ratio(s.median(("pieces", MIDDLE), "apply s"), s.median(_OURS, "apply s")),
+        lambda s: ratio(s.median(("pieces", MIDDLE), "apply s"), s.median(_OURS, "apply s")),
     ),
     Row(
         "one changed Service at 10,000, kernel part: anonymous maps / slot maps",
@@ -83,7 +36,7 @@ ROWS = (
         5.0,
         30.0,
         "times",
-        lambda s: _ratio(s.median(("anonymous", MIDDLE), "change kernel s"), s.median(_OURS, "change kernel s")),
+        lambda s: ratio(s.median(("anonymous", MIDDLE), "change kernel s"), s.median(_OURS, "change kernel s")),
     ),
     Row(
         "one changed Service at 10,000, event to commit, p50",
@@ -91,7 +44,7 @@ ROWS = (
         20.0,
         5.0,
         "ms",
-        lambda s: _milliseconds(s.median(_OURS, "change s")),
+        lambda s: milliseconds(s.median(_OURS, "change s")),
     ),
     Row(
         "growth of the apply from 10,000 to 30,000",
@@ -99,7 +52,7 @@ ROWS = (
         7.0,
         4.0,
         "times",
-        lambda s: _ratio(s.median(("load", _LARGE), "apply s"), s.median(_OURS, "apply s")),
+        lambda s: ratio(s.median(("load", _LARGE), "apply s"), s.median(_OURS, "apply s")),
     ),
     Row(
         "audit of an unchanged table of 10,000 x 10",
@@ -115,7 +68,7 @@ ROWS = (
         20.0,
         20.0,
         "MB",
-        lambda s: _megabytes(s.median(("audit", MIDDLE), "audit added KiB")),
+        lambda s: megabytes(s.median(("audit", MIDDLE), "audit added KiB")),
     ),
     Row(
         "load of 10,000 of which seven are refused / all are taken",
@@ -123,7 +76,7 @@ ROWS = (
         2.0,
         2.0,
         "times",
-        lambda s: _ratio(s.median(("isolation", MIDDLE), "total s"), s.median(_OURS, "total s")),
+        lambda s: ratio(s.median(("isolation", MIDDLE), "total s"), s.median(_OURS, "total s")),
     ),
     Row(
         "planning, comparing and rendering / applying, at 10,000",
@@ -131,7 +84,7 @@ ROWS = (
         1.0,
         1.0,
         "times",
-        lambda s: _ratio(s.median(_OURS, "plan s", "compare s", "render s"), s.median(_OURS, "apply s")),
+        lambda s: ratio(s.median(_OURS, "plan s", "compare s", "render s"), s.median(_OURS, "apply s")),
     ),
     Row(
         "memory that a load of 10,000 adds beyond the objects and the plan",
@@ -139,7 +92,7 @@ ROWS = (
         20.0,
         15.0,
         "MB",
-        lambda s: _megabytes(s.median(("added", MIDDLE), "added KiB")),
+        lambda s: megabytes(s.median(("added", MIDDLE), "added KiB")),
     ),
     Row(
         "peak memory of the process at 10,000",
@@ -147,7 +100,7 @@ ROWS = (
         150.0,
         150.0,
         "MB",
-        lambda s: _megabytes(s.median(_OURS, "peak KiB")),
+        lambda s: megabytes(s.median(_OURS, "peak KiB")),
     ),
     Row(
         "peak memory of nodeproxy run on a folder of 10,000",
@@ -155,7 +108,7 @@ ROWS = (
         150.0,
         150.0,
         "MB",
-        lambda s: _megabytes(s.median(("folder", MIDDLE), "peak KiB")),
+        lambda s: megabytes(s.median(("folder", MIDDLE), "peak KiB")),
     ),
     Row(
         "nodeproxy run on a folder of 10,000, start to complete",
@@ -171,8 +124,9 @@ ROWS = (
         100.0,
         100.0,
         "ms",
-        lambda s: _milliseconds(s.median(("folder", MIDDLE), "edit s")),
+        lambda s: milliseconds(s.median(("folder", MIDDLE), "edit s")),
     ),
+    *rival_checks.ROWS,
 )
 
 

@@ -116,6 +116,37 @@ def bundle(number: int, endpoints: int = 10, version: int = 0) -> bytes:
     return b'{"apiVersion":"v1","kind":"List","items":[' + items + b"]}"
 
 
+def created(document: bytes) -> dict[str, Any]:
+    """An object as one hands it to a real API server to create it, or to replace what is there.
+
+    Without what the server decides itself; and without a selector, so that no controller makes slices beside these or
+    takes them for its own.
+    """
+    found: dict[str, Any] = json.loads(document)
+    for name in ("creationTimestamp", "resourceVersion", "uid"):
+        found["metadata"].pop(name, None)
+    found["metadata"].get("labels", {}).pop("endpointslice.kubernetes.io/managed-by", None)
+    if found["kind"] == "Service":
+        found["spec"].pop("selector")
+    if found["kind"] != "Node":  # a real server takes a status of Nodes only
+        found.pop("status", None)
+    return found
+
+
+def creatable(first: int, last: int, endpoints: int = 10) -> Iterator[dict[str, Any]]:
+    """Services from the number ``first`` to before ``last`` and their slices, as :func:`created`."""
+    for number in range(first, last):
+        yield created(service(number))
+        yield created(endpoint_slice(number, endpoints))
+
+
+def namespaces(first: int, last: int) -> Iterator[dict[str, Any]]:
+    """The namespaces of these Services that those before ``first`` are not in."""
+    known = {namespace(number) for number in range(first)}
+    for title in sorted({namespace(number) for number in range(first, last)} - known):
+        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": title}}
+
+
 def cluster_ip(number: int) -> str:
     """The ClusterIP of a Service."""
     return _address(_CLUSTER_IPS, 10 + number)

@@ -156,6 +156,27 @@ def libraries() -> Figures:
     return {"peak KiB": memory.peak(), "libnftables": version}
 
 
+def live(**arguments: Any) -> Figures:
+    """kube-proxy and nodeproxy on a real API server; see :func:`bench.live.live`."""
+    from bench import live as found  # noqa: PLC0415  # the memory of other measures shall not have it
+
+    return found.live(**arguments)
+
+
+def loopback(**arguments: Any) -> Figures:
+    """Both on a loopback server; see :func:`bench.loopback.loopback`."""
+    from bench import loopback as found  # noqa: PLC0415
+
+    return found.loopback(**arguments)
+
+
+def replay(**arguments: Any) -> Figures:
+    """Both on a loopback server, with many changes; see :func:`bench.loopback.replay`."""
+    from bench import loopback as found  # noqa: PLC0415
+
+    return found.replay(**arguments)
+
+
 def _patience(services: int) -> float:
     """Seconds after which a load is given up."""
     return 120 + services / 40
@@ -169,4 +190,7 @@ MEASURES: dict[str, Callable[..., Figures]] = {
     "folder": folder,
     "isolation": isolation,
     "libraries": libraries,
+    "live": live,
+    "loopback": loopback,
+    "replay": replay,
 }

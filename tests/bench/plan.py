@@ -5,13 +5,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SIZES = (1_000, 5_000, 10_000, 30_000)
-MIDDLE = 10_000  # the size of audits and folders
+MIDDLE = 10_000  # the size of audits, folders and bursts
+LARGE = 16_900  # and of what is measured on a real API server
+LARGER = 30_000
 OTHERS_UP_TO = 10_000  # the other layout is quadratic
-OTHERS_REPEAT = 3  # and takes most of the time
+OTHERS_REPEAT = 1  # and takes most of the time
 PIECE = 500
-REPEAT = 5
+REPEAT = 2
 CHANGES = 60
 EDITS = 10
+STARTS = 2
+UPDATES = 30
+BURST = 30  # seconds
+IDLE = 125  # seconds: Go collects garbage every two minutes at the latest, and that is most of what it does when idle
+RATE = 1_000  # changes a second
 
 
 @dataclass(frozen=True)
@@ -23,12 +30,14 @@ class Task:
         measure: its name in :data:`bench.measures.MEASURES`.
         arguments: of the measure.
         most: how often it is repeated at most.
+        bound: seconds after which it is given up; None: by the number of Services.
     """
 
     topic: str
     measure: str
     arguments: dict[str, Any] = field(default_factory=dict)
     most: int = REPEAT
+    bound: float | None = None
 
     @property
     def services(self) -> int:
@@ -44,10 +53,61 @@ class Task:
     @property
     def timeout(self) -> float:
         """Seconds after which it is given up."""
-        return 300 + self.services / 15
+        return 300 + self.services / 15 if self.bound is None else self.bound
 
 
-def tasks(sizes: Sequence[int], topics: Sequence[str], changes: int = CHANGES, edits: int = EDITS) -> Iterator[Task]:
+BESIDE = ("cluster", "burst", "loopback", "replay")
+"""Topics in which kube-proxy and nodeproxy are measured as people start them; they need Kubernetes' programs."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """How kube-proxy and nodeproxy are compared.
+
+    Attributes:
+        alone: nodeproxy alone, without kube-proxy beside it.
+        starts: how often each is started at the first size.
+        updates: how many slices are changed one by one.
+        idle: seconds of doing nothing.
+        burst: seconds of changes without a pause.
+        rate: changes a second of the loopback server.
+    """
+
+    alone: bool = False
+    starts: int = STARTS
+    updates: int = UPDATES
+    idle: float = IDLE
+    burst: float = BURST
+    rate: int = RATE
+
+    def tasks(self, sizes: Sequence[int], topics: Sequence[str]) -> Iterator[Task]:
+        """The measurements, each once: they take minutes, and repeat within what varies."""
+        rivals = ["nodeproxy"] if self.alone else ["kube-proxy", "nodeproxy"]
+        middle = MIDDLE if MIDDLE in sizes else max(sizes)
+        turn = {"updates": self.updates, "idle": self.idle}
+        if "cluster" in topics or "burst" in topics:
+            live: dict[str, Any] = {"sizes": [middle], "starts": self.starts, "turn": turn, "rivals": rivals}
+            if "cluster" not in topics:
+                live |= {"starts": 1, "turn": {}}
+            elif middle == MIDDLE and max(sizes) > MIDDLE:
+                live["sizes"] = [MIDDLE, LARGE]
+            if "burst" in topics:
+                live |= {"burst_at": middle, "turn": {**live["turn"], "burst": self.burst}}
+            yield Task("cluster" if "cluster" in topics else "burst", "live", live, 1, 1500)
+        if "loopback" in topics:
+            yield Task("loopback", "loopback", {"services": max(sizes), "rivals": rivals}, 1, 600)
+        if "replay" in topics:
+            replay = {"services": middle, "rivals": rivals, "rate": self.rate, "seconds": self.burst}
+            yield Task("replay", "replay", replay, 1, 600)
+
+
+def tasks(
+    sizes: Sequence[int],
+    topics: Sequence[str],
+    changes: int = CHANGES,
+    edits: int = EDITS,
+    beside: Beside | None = None,
+) -> Iterator[Task]:
     """The measurements of a run.
 
     Args:
@@ -55,7 +115,9 @@ def tasks(sizes: Sequence[int], topics: Sequence[str], changes: int = CHANGES, e
         topics: what to measure, of :data:`TOPICS`.
         changes: how many Services are changed after each load.
         edits: how many files of the folder are edited.
+        beside: how kube-proxy and nodeproxy are compared.
     """
+    beside = beside or Beside()
     middle = MIDDLE if MIDDLE in sizes else max(sizes)
     for topic in topics:
         match topic:
@@ -85,6 +147,8 @@ def tasks(sizes: Sequence[int], topics: Sequence[str], changes: int = CHANGES, e
                 for size in (size for size in sizes if size <= OTHERS_UP_TO):
                     yield Task(topic, "anonymous", {"services": size, "piece": PIECE}, OTHERS_REPEAT)
 
+    yield from beside.tasks(sizes, topics)
 
-TOPICS = ("libraries", "load", "added", "audit", "isolation", "folder", "always", "anonymous", "pieces")
+
+TOPICS = ("libraries", "load", "added", "audit", "isolation", "folder", "always", "anonymous", "pieces", *BESIDE)
 """All topics, in the order of the report."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from bench.checks import KIB_PER_MB, Verdict
+from bench.rows import KIB_PER_MB, Verdict
 from bench.samples import Samples, Spread
 
 _SECONDS, _MILLISECONDS, _MEGABYTES, _PLAIN = ("s", 1.0), ("ms", 1000.0), ("MB", 1 / KIB_PER_MB), ("", 1.0)

@@ -54,14 +54,18 @@ class Samples:
         return sorted(size for name, size in self._taken if name == topic)
 
     def figures(self, key: tuple[str, int], *names: str, percent: float = 50) -> list[float]:
-        """A figure of each measurement.
+        """A figure of each measurement that has it.
 
         Args:
             key: topic and size.
             names: figures that are added up.
             percent: the percentile that counts where a figure is a list.
         """
-        return [sum(_one(found[name], percent) for name in names) for found in self._taken.get(key, ())]
+        return [
+            sum(_one(found[name], percent) for name in names)
+            for found in self._taken.get(key, ())
+            if all(name in found for name in names)
+        ]
 
     def median(self, key: tuple[str, int], *names: str, percent: float = 50) -> float | None:
         """The median of :meth:`figures`; None: it was not measured."""

@@ -13,6 +13,7 @@ from bench import plan
 
 TESTS = Path(__file__).resolve().parents[2]
 SERVICES = 20
+TOPICS = [topic for topic in plan.TOPICS if topic not in plan.BESIDE]  # those need Kubernetes' programs
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -22,6 +23,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> tuple["subprocess.Complet
     """What a run prints, and the JSON that it writes."""
     folder = tmp_path_factory.mktemp("bench")
     words = ["--sizes", str(SERVICES), "--repeat", "1", "--changes", "3", "--edits", "1", "--json-dir", str(folder)]
+    words += ["--only", ",".join(TOPICS)]
     done = subprocess.run(
         [sys.executable, "-m", "bench", *words],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
@@ -35,8 +37,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> tuple["subprocess.Complet
     return done, json.loads(written.read_text())
 
 
-def test_every_topic_is_measured(bench: tuple[Any, dict[str, Any]]) -> None:
-    assert [sample["topic"] for sample in bench[1]["samples"]] == list(plan.TOPICS)
+def test_every_topic_that_needs_no_other_programs_is_measured(bench: tuple[Any, dict[str, Any]]) -> None:
+    assert [sample["topic"] for sample in bench[1]["samples"]] == TOPICS
     assert all("figures" in sample for sample in bench[1]["samples"])
 
 
