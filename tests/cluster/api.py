@@ -135,7 +135,7 @@ class Api:
     def list(
         self, kind: str, namespace: str | None = None, *, api_version: str | None = None, **query: str | int
     ) -> Object:
-        """Read a list, whole: ``metadata`` and ``items``.
+        """Read a list, whole: ``metadata``, and ``items`` that say their kind each.
 
         Args:
             kind: kind of its objects.
@@ -144,7 +144,11 @@ class Api:
             query: parameters such as ``labelSelector="app=web"``.
         """
         path = self.path(kind, None, namespace, api_version=api_version)
-        return self._object("GET", path + _query(query))
+        found = self._object("GET", path + _query(query))
+        for item in found["items"]:
+            # The server leaves them out of lists.
+            item |= {"apiVersion": found["apiVersion"], "kind": kind}
+        return found
 
     def create(self, item: Object) -> Object:
         """Create an object and return it as the server has it.

@@ -185,7 +185,7 @@ class ControlPlane:
                 remembered for up to 10 s.
         """
         with contextlib.suppress(KeyError):
-            return self._identity.token_of(user)
+            return self._identity.token_of(user.removeprefix("system:"))
         namespace, _, name = user.rpartition(":")
         namespace = namespace or AGENT_NAMESPACE
         if seconds < _SHORTEST_REQUEST:

@@ -13,6 +13,7 @@ import msgspec
 ISSUER = "https://kubernetes.default.svc"
 """Who issues ServiceAccounts' tokens, and whom they are for."""
 
+_LEEWAY = 60
 _CONFIG = """
 [req]
 distinguished_name = name
@@ -105,7 +106,8 @@ class Identity:
             namespace: the ServiceAccount's namespace.
             name: its name.
             uid: its uid.
-            seconds: until it expires; the API server may remember for 10 s more that it was good.
+            seconds: until the API server takes it no more; it may remember for 10 s longer that it was good. By its
+                own claim it expires a minute earlier, which the API server forgives, for clocks that differ.
         """
         now = int(time.time())
         account = {"name": name, "uid": uid}
@@ -114,8 +116,8 @@ class Identity:
             "aud": [ISSUER],
             "sub": f"system:serviceaccount:{namespace}:{name}",
             "iat": now,
-            "nbf": now - 60,
-            "exp": int(time.time() + seconds),
+            "nbf": now - 2 * _LEEWAY,
+            "exp": int(now + seconds - _LEEWAY),
             "kubernetes.io": {"namespace": namespace, "serviceaccount": account},
         }
         content = ".".join(_base64(json.dumps(part).encode()) for part in ({"alg": "RS256", "typ": "JWT"}, claims))
