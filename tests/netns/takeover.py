@@ -80,7 +80,7 @@ def _endpoints(
     )
     return tuple(
         Endpoint(one["addresses"][0], cast("int", target), local=one["nodeName"] == node_name)
-        for one in slice_["endpoints"]
+        for one in slice_["endpoints"] or ()
     )
 
 

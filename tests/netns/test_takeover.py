@@ -1,25 +1,29 @@
 """A table that kube-proxy left becomes ours in one step, and nobody who goes through it notices."""
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from layouts.kube_proxy import Version
 from layouts.services import hashed
 from netns import addresses as plan
 from netns.addresses import FAMILIES, Pair
 from netns.agent import TABLE, Agent
 from netns.flips_model import Served
-from netns.manifests import Manifest, backends, both, port, service
-from netns.probe import Answer, Dropped, Rejected
+from netns.manifests import Manifest, backends, port, service
+from netns.namespaces import CommandError
+from netns.probe import Answer, Dropped, Flow, Rejected, probe
+from netns.recorded import CLIENTS, RELEASES, TARGET, Release, clear, recorded_objects, recording
 from netns.takeover import tables
 from netns.takeover_events import Event, Events
 from netns.takeover_traffic import Row, SteadyClients, expect_fates, some_addresses
 from netns.world import World
+from nodeproxy.kube.addresses import Family
+from unit.sync.support import view
 
-TARGET = 8080
 NODE = plan.node_address(0)
 NFT_FAMILIES = ("ip", "ip6")
 
@@ -31,35 +35,11 @@ def world() -> Iterator[World]:
         yield world
 
 
-def _services(world: World) -> list[Manifest]:
-    pods = [world.pod(name) for name in ("pod-a1", "pod-a2", "pod-b1")]
-    everyone = [*plan.INSIDE, *plan.UNDERLAY, *plan.CLUSTER]
-    shapes = [
-        (service("shared", 91, both(80, node_port=30091)), pods),
-        (service("single", 92, both(80)), pods[:1]),
-        (service("sticky", 93, both(80, node_port=30093), affinity_seconds=600), pods),
-        (
-            service(
-                "balanced",
-                94,
-                both(80, node_port=30094),
-                vips=[plan.host(plan.VIPS, 94)],
-                externalTrafficPolicy="Local",
-                loadBalancerSourceRanges=everyone,
-            ),
-            pods,
-        ),
-        (service("outside", 95, both(80), externalIPs=list(plan.host(plan.EXTERNAL_IPS, 95))), pods[1:]),
-        (service("empty", 96, both(80, node_port=30096)), []),
-        (service("nowhere", 97, both(80), internalTrafficPolicy="Local"), pods[2:]),
-        (
-            service(
-                "closed", 98, both(80), vips=[plan.host(plan.VIPS, 98)], loadBalancerSourceRanges=list(plan.OUTSIDE)
-            ),
-            pods,
-        ),
-    ]
-    return [one for shape, hosts in shapes for one in (shape, *backends(shape, hosts, TARGET))]
+def _agent(world: World) -> Agent:
+    """An agent for node-a with the objects of the recordings."""
+    agent = Agent(world.node("node-a"))
+    agent.folder.write("cluster", recorded_objects())
+    return agent
 
 
 ALL = frozenset({"pod-a1", "pod-a2", "pod-b1"})
@@ -84,7 +64,7 @@ ROWS = {
 }
 STICKY = {
     f"sticky client {number} to {name}": Row("client", to, number_, Served(ALL, masked=True), source, sticky=True)
-    for number, source in enumerate(some_addresses(6))
+    for number, source in enumerate(some_addresses(CLIENTS))
     for name, to, number_ in (("ClusterIP", plan.host(plan.SERVICES, 93), 80), ("NodePort", NODE, 30093))
 }
 
@@ -106,17 +86,14 @@ def _expect_one_transaction(written: list[list[Event]], chains: Iterable[str]) -
         assert {event.name for event in first if event.what == "add element"} >= {"cluster-ips", "service-ips"}
 
 
-@pytest.mark.parametrize("version", ["1.31", "1.37"])
-def test_nobody_notices(world: World, version: Version) -> None:
+@pytest.mark.parametrize("release", RELEASES)
+def test_nobody_notices(world: World, release: Release) -> None:
     """New connections and exchanges never fail, old ones go on, clients with affinity stay, who is rejected stays so.
 
     All of a family happens in one transaction, and nothing of the other table is left.
     """
-    manifests = _services(world)
-    agent = Agent(world.node("node-a"))
-    agent.folder.write("services", manifests)
-    for text in tables(manifests, agent.node, version):
-        agent.node.namespace.nft(text)
+    agent = _agent(world)
+    recording(release).load(agent.node.namespace)
     theirs = set(agent.chains(4))
     with Events(agent.node.namespace) as events, SteadyClients(world, ROWS | STICKY) as clients:
         clients.traffic.wait_round()
@@ -128,23 +105,107 @@ def test_nobody_notices(world: World, version: Version) -> None:
     # Linux (6.18) runs the rules of a chain that is deleted until the chain is unhooked, some microseconds after the
     # transaction holds, but its maps are empty by then. 1.31's checks come before ours: no entry that says drop, so
     # what goes to a ClusterIP is rejected. Those of 1.37 are where ours are, and there the new chain comes first.
-    clients.expect_nothing_happened(rejects_for_drops=version == "1.31")
+    clients.expect_nothing_happened(rejects_for_drops=release == "1.31")
     served = ("shared", "single", "sticky", "balanced", "outside", "closed")
     _expect_one_transaction(events.transactions(), [f"service-{hashed(f'test/{name}/tcp/p80')}" for name in served])
-    if version == "1.31":
+    if release == "1.31":
         gone = {"filter-prerouting", "filter-output-post-dnat", "mark-for-masquerade"}
         assert theirs & gone == gone
         assert ours & gone == set()
     assert len(agent.logged("took_over=")) == len(FAMILIES)
 
 
+@pytest.mark.parametrize("release", RELEASES)
+def test_clients_that_were_remembered_stay_with_their_endpoints(clean_world: World, release: Release) -> None:
+    """Those that kube-proxy knew when it wrote its table, over both protocols and families: before and after."""
+    world = clean_world
+    agent = _agent(world)
+    recording(release).load(agent.node.namespace)
+    remembered = list(_remembered(world, release))
+    assert len(remembered) == 2 * CLIENTS * 2 * len(FAMILIES)
+    assert {end for _, end in remembered} == ALL, "each endpoint has clients"
+    assert _answers(remembered) == [end for _, end in remembered]
+    with agent:
+        assert len(agent.logged("took_over=")) == len(FAMILIES)
+        assert _answers(remembered) == [end for _, end in remembered]
+
+
+def _answers(remembered: Iterable[tuple[Flow, str]]) -> list[object]:
+    outcomes = probe([flow for flow, _ in remembered], 5.0)
+    return [outcome.name if isinstance(outcome, Answer) else outcome for outcome in outcomes]
+
+
+def _remembered(world: World, release: Release) -> Iterator[tuple[Flow, str]]:
+    """What the clients in the recorded tables would try next, and who answered them before."""
+    pods = {address.replace(":", "."): name for name, pod in world.pods.items() for address in pod.addresses}
+    services = {"sticky": 93, "ranges": 45}
+    for family, text in zip(FAMILIES, recording(release).tables, strict=True):
+        pattern = r"set affinity-\w+-test/(sticky|ranges)/(tcp|udp)/\S+__(\S+)/8080 \{(.*?)\n\t\}"
+        for name, protocol, end, body in re.findall(pattern, text, re.DOTALL):
+            for client in re.findall(r"(\S+) expires", body):
+                to = plan.host(plan.SERVICES, services[name]).of(family)
+                protocol_ = "TCP" if protocol == "tcp" else "UDP"
+                yield Flow(world.client.namespace, to, 80, protocol_, client), pods[end]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_nothing_of_the_other_table_is_left(clean_world: World, release: Release) -> None:
+    """The table taken over is the one that a start on a bare node makes, but for the clients it remembers."""
+    agent = _agent(clean_world)
+    recording(release).load(agent.node.namespace)
+    with agent:
+        taken_over = _views(agent)
+        agent.stop()
+        agent.command("cleanup")
+        for family in FAMILIES:
+            with pytest.raises(CommandError, match="No such file"):
+                agent.listing(family, "chain", "services")
+        agent.start()
+        agent.settle()
+        assert _views(agent) == taken_over
+        agent.stop()
+
+
+def _views(agent: Agent) -> dict[Family, dict[str, Any]]:
+    """What both tables do; markers and clients left out."""
+    time.sleep(2.5)  # what went out of use is removed by then
+    with agent.node.namespace.enter():
+        found = {family: view(family) for family in Family}
+    for tables_ in found.values():
+        for name, (declared, content) in tables_.items():
+            keep = [] if name.startswith("set affinity-") else [one for one in content if not _is_marker(one)]
+            tables_[name] = (declared, keep)
+    return found
+
+
+def _is_marker(content: object) -> bool:
+    words = re.findall(r"[0-9a-f.:]+", str(content))
+    return any(Agent.is_marker(word) for word in words)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_going_back_after_a_clean_up(clean_world: World, release: Release) -> None:
+    """After ``nodeproxy cleanup`` the other table loads and serves as before; then it is taken over again."""
+    world = clean_world
+    agent = _agent(world)
+    for _ in range(2):
+        recording(release).load(agent.node.namespace)
+        expect_fates(world, ROWS)
+        agent.start()
+        agent.settle()
+        expect_fates(world, ROWS)
+        assert agent.stop() == 0
+        agent.command("cleanup")
+        assert agent.node.namespace.run("nft", "list", "tables") == ""
+    assert len(agent.logged("took_over=")) == 2 * len(FAMILIES)
+    agent.close()
+
+
 def test_gap_between_two_tables_would_be_noticed(world: World) -> None:
     """Where one table goes before the other comes, the checks above fail: by the clients, and by what was written."""
-    manifests = _services(world)
     node = world.node("node-a")
-    texts = tables(manifests, node, "1.37")
-    for text in texts:
-        node.namespace.nft(text)
+    recording("1.37").load(node.namespace)
+    texts = recording("1.37").tables
     chain = f"service-{hashed('test/shared/tcp/p80')}"
     with Events(node.namespace) as events, SteadyClients(world, ROWS) as clients:
         for family, text in zip(NFT_FAMILIES, texts, strict=True):
@@ -213,9 +274,21 @@ def test_nobody_notices_among_five_thousand_services(world: World) -> None:
 
 
 def _half(text: str) -> str:
-    """The first half of a table: maps without elements, hooks without rules, no Service."""
-    lines = text.splitlines()
-    return "\n".join(line for line in lines[: len(lines) // 2] if " jump " not in line)
+    """Every other set, map and hook of a table; maps without elements, hooks without rules, no Service."""
+    bare = re.sub(r"\t\telements = \{.*?\}\n", "", text, flags=re.DOTALL)
+    bare = re.sub(r"\t\t.*\bjump .*\n", "", bare)
+    blocks = re.findall(r"^\t(?:set|map|chain) [^/]*? \{$.*?^\t\}\n", bare, re.DOTALL | re.MULTILINE)
+    kept = [block for block in blocks if not block.startswith("\tchain") or " hook " in block]
+    assert len(kept) > 10
+    return f"{text.splitlines()[0]}\n{''.join(kept[::2])}}}\n"
+
+
+def _changed(text: str, *changes: tuple[str, str]) -> str:
+    """Text with something in place of something that is in it."""
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
 
 
 def _with(family: str, *lines: str) -> str:
@@ -223,10 +296,10 @@ def _with(family: str, *lines: str) -> str:
 
 
 FOREIGN: dict[str, Callable[[str, str], str]] = {
-    "other priorities": lambda text, _: text.replace("priority -100", "priority -99").replace(
-        "priority 0", "priority -5"
+    "other priorities": lambda text, _: _changed(
+        text, ("priority dstnat;", "priority -99;"), ("priority filter;", "priority -5;")
     ),
-    "other hooks": lambda text, _: text.replace("hook prerouting priority -110", "hook input priority 0"),
+    "other hooks": lambda text, _: _changed(text, ("hook prerouting priority dstnat - 10;", "hook input priority 0;")),
     "half a table": lambda text, _: _half(text),
     "asleep": lambda text, family: f"{text}\n" + _with(family, "table {table} {{ flags dormant ; }}"),
     "other types of maps": lambda _, family: _with(
@@ -269,18 +342,15 @@ def shared_world() -> Iterator[World]:
 def clean_world(shared_world: World) -> Iterator[World]:
     """A world without tables, and again afterwards."""
     yield shared_world
-    for family in NFT_FAMILIES:
-        shared_world.node("node-a").namespace.nft(f"add table {family} {TABLE}; delete table {family} {TABLE}")
+    clear(shared_world.node("node-a").namespace)
 
 
 @pytest.mark.parametrize("what", FOREIGN)
 def test_foreign_tables_give_way(clean_world: World, what: str) -> None:
     """Whatever a table of our name holds, one start makes it ours: it serves, rejects and drops as it should."""
     world = clean_world
-    manifests = _services(world)
-    agent = Agent(world.node("node-a"))
-    agent.folder.write("services", manifests)
-    for family, text in zip(NFT_FAMILIES, tables(manifests, agent.node, "1.37"), strict=True):
+    agent = _agent(world)
+    for family, text in zip(NFT_FAMILIES, recording("1.37").tables, strict=True):
         agent.node.namespace.nft(FOREIGN[what](text, family))
     with agent:
         expect_fates(world, ROWS)
@@ -295,8 +365,7 @@ def test_foreign_tables_give_way(clean_world: World, what: str) -> None:
 def test_own_table_that_was_put_to_sleep_is_woken_by_a_start(clean_world: World) -> None:
     """``flags dormant`` on a table that is right otherwise: a restart serves again."""
     world = clean_world
-    with Agent(world.node("node-a")) as agent:
-        agent.apply(services=_services(world))
+    with _agent(world) as agent:
         agent.stop()
         for family in NFT_FAMILIES:
             agent.node.namespace.nft(_with(family, "table {table} {{ flags dormant ; }}"))

@@ -4,32 +4,28 @@ import time
 
 import pytest
 
-from layouts.kube_proxy import Version
 from netns.addresses import FAMILIES
 from netns.agent import Agent
 from netns.manifests import both, service
-from netns.takeover import tables
+from netns.recorded import RELEASES, Release, recording
 from netns.world import World
 from reports.support import cluster_ip, shared_by, table, until, with_endpoints
 
 
-@pytest.mark.parametrize("version", ["1.31", "1.37"])
+@pytest.mark.parametrize("release", RELEASES)
 def test_h15_a_kube_proxy_that_comes_back_is_taken_over_again_each_time(
-    world: World, agent: Agent, version: Version
+    world: World, agent: Agent, release: Release
 ) -> None:
     """projectcalico/calico#13328: rules were cleaned up once, and a kube-proxy that started later kept its own.
 
-    It makes the table anew in its own form, with only one of the endpoints, for an agent that works.
+    For an agent that works, the table is made anew as kube-proxy writes it, without a Service that there is.
     """
     pods = [world.pod("pod-a2"), world.pod("pod-b1")]
-    web = service("h15", 15, both(80))
-    agent.apply(h15=with_endpoints(web, pods))
-    foreign = tables(with_endpoints(web, pods[:1]), agent.node, version)
+    agent.apply(h15=with_endpoints(service("h15", 15, both(80)), pods))
     for _ in range(2):
         before = len(agent.logged("foreign change corrected"))
         time.sleep(1.5)  # what follows within a second of a correction waits for that second to pass
-        for family, text in zip(("ip", "ip6"), foreign, strict=True):
-            agent.node.namespace.nft(f"delete table {family} kube-proxy\n{text}")
+        recording(release).load(agent.node.namespace)
         agent.wait_logged("foreign change corrected", count=before + 2, timeout=15)
         assert shared_by(world.pod("pod-a1"), cluster_ip(15)) == {"pod-a2", "pod-b1"}
         for family in FAMILIES:

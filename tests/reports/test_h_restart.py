@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from layouts.kube_proxy import Version
 from netns.addresses import FAMILIES
 from netns.agent import CLUSTER_CIDR, Agent
 from netns.manifests import Manifest, both, service
 from netns.namespaces import CommandError, Namespace
-from netns.takeover import tables
+from netns.recorded import RELEASES, Release, recording
 from netns.world import World
 from nodeproxy.kube.addresses import Family as ProxyFamily
 from nodeproxy.kube.objects import KINDS
@@ -142,27 +141,24 @@ def _web(world: World) -> list[Manifest]:
     return with_endpoints(shape, [world.pod("pod-b1")])
 
 
-@pytest.mark.parametrize("version", ["1.31", "1.37"])
-def test_h11_clean_up_removes_the_own_tables_and_nothing_else(world: World, version: Version) -> None:
+@pytest.mark.parametrize("release", RELEASES)
+def test_h11_clean_up_removes_the_own_tables_and_nothing_else(world: World, release: Release) -> None:
     """kubernetes/kubernetes#102314, #119265: after a change of proxy or mode, old rules stayed and broke traffic.
 
     The table that kube-proxy left is taken over as a whole; the command for cleaning up removes the tables of both
     families, twice is fine, and never touches anybody else's.
     """
     node = world.node("node-a")
-    left = tables(with_endpoints(service("gone", 61, both(80)), [world.pod("pod-a1")]), node, version)
     node.namespace.nft(OTHERS)
-    for family, text in zip(("ip", "ip6"), left, strict=True):  # instead of what an earlier test left
-        node.namespace.nft(f"add table {family} kube-proxy\ndelete table {family} kube-proxy")
-        node.namespace.nft(text)
+    recording(release).load(node.namespace)  # instead of what an earlier test left
     theirs = _without_ours(node.namespace)
-    assert fate(world.client, cluster_ip(61)) == "pod-a1 as node"
+    assert fate(world.client, cluster_ip(92)) == "pod-a1 as node"
     with Agent(node) as agent:
         agent.apply(h11=_web(world))
         assert fate(world.client, cluster_ip(11)) == "pod-b1 as node"
-        assert fate(world.client, cluster_ip(61)) == "dropped"
+        assert fate(world.client, cluster_ip(92)) == "dropped"
         for family in FAMILIES:
-            assert "/gone/" not in "".join(agent.chains(family))
+            assert "/single/" not in "".join(agent.chains(family))
         assert _without_ours(node.namespace) == theirs
         assert agent.stop() == 0
         assert fate(world.client, cluster_ip(11)) == "pod-b1 as node"

@@ -371,7 +371,8 @@ def _resolved(expression: Any, elements: dict[str, Any]) -> Any:
         return expression
     for kind in ("map", "vmap"):
         body = expression.get(kind)
-        if isinstance(body, dict) and isinstance(body.get("key"), dict) and "numgen" in body["key"]:
+        shared = isinstance(body, dict) and isinstance(body.get("data"), str)  # not another program's anonymous map
+        if shared and isinstance(body.get("key"), dict) and "numgen" in body["key"]:
             numgen, slots = body["key"]["numgen"], elements[body["data"].removeprefix("@")]
             offset = numgen.get("offset", 0)
             values = [slots[json.dumps(offset + i)] for i in range(numgen["mod"])]

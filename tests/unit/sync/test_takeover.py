@@ -2,6 +2,7 @@
 
 import pytest
 
+from netns.recorded import RELEASES, Release, recording
 from nodeproxy.kernel.errors import TransactionError
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.source import Change
@@ -11,89 +12,6 @@ from .support import TABLE_FAMILY, Once, Table, endpoints, expected, gone, run, 
 pytestmark = pytest.mark.usefixtures("namespace")
 
 V4, V6 = Family.IPV4, Family.IPV6
-
-# The layout of Kubernetes 1.31: other hooks and priorities, a chain per endpoint that marks by a jump, anonymous maps.
-OLD = """
-add table {ip} kube-proxy {{ comment "rules for kube-proxy" ; }}
-add chain {ip} kube-proxy filter-prerouting {{ type filter hook prerouting priority -110 ; }}
-add chain {ip} kube-proxy filter-input {{ type filter hook input priority -110 ; }}
-add chain {ip} kube-proxy filter-forward {{ type filter hook forward priority -110 ; }}
-add chain {ip} kube-proxy filter-output {{ type filter hook output priority -110 ; }}
-add chain {ip} kube-proxy filter-output-post-dnat {{ type filter hook output priority -90 ; }}
-add chain {ip} kube-proxy nat-prerouting {{ type nat hook prerouting priority -100 ; }}
-add chain {ip} kube-proxy nat-output {{ type nat hook output priority -100 ; }}
-add chain {ip} kube-proxy nat-postrouting {{ type nat hook postrouting priority 100 ; }}
-add set {ip} kube-proxy cluster-ips {{ type {address} ; comment "Active ClusterIPs" ; }}
-add set {ip} kube-proxy nodeport-ips {{ type {address} ; }}
-add map {ip} kube-proxy service-ips {{ type {address} . inet_proto . inet_service : verdict ; }}
-add map {ip} kube-proxy service-nodeports {{ type inet_proto . inet_service : verdict ; }}
-add map {ip} kube-proxy no-endpoint-services {{ type {address} . inet_proto . inet_service : verdict ; }}
-add map {ip} kube-proxy no-endpoint-nodeports {{ type inet_proto . inet_service : verdict ; }}
-add map {ip} kube-proxy firewall-ips {{ type {address} . inet_proto . inet_service : verdict ; }}
-add chain {ip} kube-proxy mark-for-masquerade
-add rule {ip} kube-proxy mark-for-masquerade mark set mark or 0x4000
-add chain {ip} kube-proxy masquerading
-add rule {ip} kube-proxy masquerading mark and 0x4000 == 0 return
-add rule {ip} kube-proxy masquerading mark set mark xor 0x4000
-add rule {ip} kube-proxy masquerading masquerade fully-random
-add chain {ip} kube-proxy services
-add rule {ip} kube-proxy services {ip} daddr . meta l4proto . th dport vmap @service-ips
-add rule {ip} kube-proxy services {ip} daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports
-add chain {ip} kube-proxy service-endpoints-check
-add rule {ip} kube-proxy service-endpoints-check {ip} daddr . meta l4proto . th dport vmap @no-endpoint-services
-add chain {ip} kube-proxy nodeport-endpoints-check
-add chain {ip} kube-proxy firewall-check
-add rule {ip} kube-proxy firewall-check {ip} daddr . meta l4proto . th dport vmap @firewall-ips
-add chain {ip} kube-proxy cluster-ips-check
-add rule {ip} kube-proxy cluster-ips-check {ip} daddr @cluster-ips reject comment "invalid ports of ClusterIPs"
-add chain {ip} kube-proxy reject-chain {{ comment "for maps of verdicts" ; }}
-add rule {ip} kube-proxy reject-chain reject
-add rule {ip} kube-proxy filter-prerouting ct state new jump firewall-check
-add rule {ip} kube-proxy filter-input ct state new jump nodeport-endpoints-check
-add rule {ip} kube-proxy filter-forward ct state new jump service-endpoints-check
-add rule {ip} kube-proxy filter-output-post-dnat ct state new jump cluster-ips-check
-add rule {ip} kube-proxy nat-prerouting jump services
-add rule {ip} kube-proxy nat-output jump services
-add rule {ip} kube-proxy nat-postrouting jump masquerading
-add set {ip} kube-proxy affinity-AAAAAAAA-b/tcp/__1/80 {{ type {address} ; flags dynamic,timeout ; timeout 9s ; }}
-add chain {ip} kube-proxy endpoint-AAAAAAAA-b/tcp/__1/80
-add rule {ip} kube-proxy endpoint-AAAAAAAA-b/tcp/__1/80 {ip} saddr {pod1} jump mark-for-masquerade
-add rule {ip} kube-proxy endpoint-AAAAAAAA-b/tcp/__1/80 update @affinity-AAAAAAAA-b/tcp/__1/80 {{ {ip} saddr }}
-add rule {ip} kube-proxy endpoint-AAAAAAAA-b/tcp/__1/80 meta l4proto tcp dnat to {to1}
-add chain {ip} kube-proxy service-AAAAAAAA-b/tcp/
-add rule {ip} kube-proxy service-AAAAAAAA-b/tcp/ numgen random mod 1 vmap {{ 0 : goto endpoint-AAAAAAAA-b/tcp/__1/80 }}
-add element {ip} kube-proxy service-ips {{ {vip} . tcp . 80 : goto service-AAAAAAAA-b/tcp/ }}
-add element {ip} kube-proxy cluster-ips {{ {vip} }}
-"""
-
-# The layout of Kubernetes 1.37, cut short: our names, hooks and types; rules without our mark, and anonymous maps.
-NEW = """
-add table {ip} kube-proxy {{ comment "rules for kube-proxy" ; }}
-add chain {ip} kube-proxy filter-prerouting-pre-dnat {{ type filter hook prerouting priority -110 ; }}
-add chain {ip} kube-proxy filter-output-pre-dnat {{ type filter hook output priority -110 ; }}
-add chain {ip} kube-proxy filter-input {{ type filter hook input priority 0 ; }}
-add chain {ip} kube-proxy filter-forward {{ type filter hook forward priority 0 ; }}
-add chain {ip} kube-proxy filter-output {{ type filter hook output priority 0 ; }}
-add chain {ip} kube-proxy nat-prerouting {{ type nat hook prerouting priority -100 ; }}
-add chain {ip} kube-proxy nat-output {{ type nat hook output priority -100 ; }}
-add chain {ip} kube-proxy nat-postrouting {{ type nat hook postrouting priority 100 ; }}
-add set {ip} kube-proxy cluster-ips {{ type {address} ; comment "Active ClusterIPs" ; }}
-add set {ip} kube-proxy hairpin-connections {{ type {address} . {address} . inet_proto . inet_service ; }}
-add map {ip} kube-proxy service-ips {{ type {address} . inet_proto . inet_service : verdict ; }}
-add chain {ip} kube-proxy services
-add rule {ip} kube-proxy services {ip} daddr . meta l4proto . th dport vmap @service-ips
-add rule {ip} kube-proxy nat-prerouting jump services
-add rule {ip} kube-proxy nat-output jump services
-add chain {ip} kube-proxy service-AAAAAAAA-b/tcp/
-add rule {ip} kube-proxy service-AAAAAAAA-b/tcp/ meta l4proto tcp dnat to {to1}
-add element {ip} kube-proxy service-ips {{ {vip} . tcp . 80 : goto service-AAAAAAAA-b/tcp/ }}
-add element {ip} kube-proxy hairpin-connections {{ {pod1} . {pod1} . tcp . 80 }}
-"""
-
-WORDS = {
-    V4: {"ip": "ip", "address": "ipv4_addr", "pod1": "10.244.0.1", "to1": "10.244.0.1:80", "vip": "10.96.0.2"},
-    V6: {"ip": "ip6", "address": "ipv6_addr", "pod1": "fd00:244::1", "to1": "[fd00:244::1]:80", "vip": "fd00:96::2"},
-}
 
 
 def shop(family: Family) -> list[Change]:
@@ -106,9 +24,9 @@ def shop(family: Family) -> list[Change]:
 
 
 @pytest.mark.parametrize("family", [V4, V6])
-@pytest.mark.parametrize("layout", [OLD, NEW], ids=["1.31", "1.37"])
-def test_table_of_kube_proxy_is_replaced_in_one_transaction(family: Family, layout: str) -> None:
-    run("nft", "-f", "-", text=layout.format(**WORDS[family]))
+@pytest.mark.parametrize("release", RELEASES)
+def test_table_of_kube_proxy_is_replaced_in_one_transaction(family: Family, release: Release) -> None:
+    run("nft", "-f", "-", text=recording(release).tables[0 if family is V4 else 1])
     table = Table(*shop(family), family=family)
     texts = table.sync()
     assert len(texts) == 1
@@ -201,13 +119,13 @@ def test_empty_table_of_our_name_is_filled() -> None:
 
 
 def test_failed_takeover_leaves_the_other_table_as_it_was() -> None:
-    run("nft", "-f", "-", text=OLD.format(**WORDS[V4]))
-    before = run("nft", "list", "table", "ip", "kube-proxy")
+    run("nft", "-f", "-", text=recording("1.31").tables.v4)
+    before = run("nft", "-s", "list", "table", "ip", "kube-proxy")
     table = Table(*shop(V4))
     table.nft.before = Once(TransactionError("No"))
     with pytest.raises(TransactionError):
         table.sync()
-    assert run("nft", "list", "table", "ip", "kube-proxy") == before
+    assert run("nft", "-s", "list", "table", "ip", "kube-proxy") == before
     table.sync()
     assert table.last.took_over
     assert view(V4) == expected(table)
