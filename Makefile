@@ -23,10 +23,10 @@ ARGS ?=
 # Test files that run at a time. With 0 all run in one process, which shows what they print: make test JOBS=0 ARGS=-s
 JOBS ?= 2
 
-.PHONY: help setup demo test lint typecheck check check-debian13 bench bench-debian13 format clean
+.PHONY: help setup demo test programs test-cluster record-kube-proxy lint typecheck check check-debian13 bench bench-debian13 format clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install Debian packages and the virtual environment .venv (only what is missing)
 	@tools/setup.sh
@@ -37,6 +37,18 @@ demo: setup ## build a small world of network namespaces and balance real connec
 test: setup ## run the unit tests and the tests with real packets (ARGS="..." goes to pytest)
 	@$(AS_ROOT) $(PY) -m pytest -n $(JOBS) --dist loadfile -o cache_dir="$(CACHE)/pytest" $(ARGS)
 
+programs: setup ## build Kubernetes' API server, controllers, kubectl and kube-proxy, and etcd, for what runs them (once; 4-8 minutes)
+	@PYTHONPATH=operator:tests $(PY) -m cluster.programs
+
+# The programs are built before, by the user: tests may run where there is no network, or with another home folder.
+test-cluster: setup ## run the tests on a real control plane, and build it first if need be (ARGS="..." goes to pytest)
+	@programs=$$(PYTHONPATH=operator:tests $(PY) -m cluster.programs); \
+	$(AS_ROOT) env NODEPROXY_CLUSTER_PROGRAMS="$$programs" $(PY) -m pytest -n $(JOBS) --dist loadfile \
+	    -o cache_dir="$(CACHE)/pytest" -o testpaths=tests/cluster $(ARGS)
+
+record-kube-proxy: setup ## record anew what kube-proxy leaves in the kernel, for the tests of taking it over (ARGS="--help")
+	@$(AS_ROOT) env PYTHONPATH=operator:tests $(PY) -m cluster.record $(ARGS)
+
 lint: setup ## check style, formatting and the one-way layers
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
@@ -45,7 +57,7 @@ lint: setup ## check style, formatting and the one-way layers
 typecheck: setup ## check types (mypy, strict)
 	@.venv/bin/mypy
 
-check: lint typecheck test ## all of the checks above: what CI runs
+check: lint typecheck test ## lint, typecheck and test; with test-cluster, what CI runs
 
 check-debian13: ## run all checks in a Debian 13 root (Python 3.13, nft 1.1.x; made on the first run)
 	@tools/in-debian.sh trixie

@@ -160,7 +160,7 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        parent = Path(tempfile.gettempdir()) / f"nodeproxy-cluster-{os.getuid()}"
+        parent = Path(tempfile.gettempdir()) / f"nodeproxy-cluster-{_user()}"
         parent.mkdir(mode=0o700, exist_ok=True)
         if parent.stat().st_uid != os.getuid():
             raise ProgramError(f"{parent} belongs to another user")
@@ -176,6 +176,12 @@ class Scratch:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
             self._lock = -1
+
+
+def _user() -> int:
+    """This process's user outside of the user namespace that it may be in, where all are root."""
+    inside, outside, _ = map(int, Path("/proc/self/uid_map").read_text().split()[:3])
+    return os.getuid() - inside + outside
 
 
 @contextlib.contextmanager
