@@ -13,16 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench import plan, report, rival_report
+from bench import own_process, plan, report, rival_report
 from bench.checks import judge
 from bench.errors import BenchError
 from bench.plan import Beside, Task
 from bench.samples import Samples
 from cluster.programs import programs
 
-TESTS = Path(__file__).resolve().parent.parent
 _ENDINGS = {signal.SIGINT, signal.SIGTERM}
-SOURCES = TESTS.parent / "operator"  # of this checkout, whatever is installed
 
 
 def main(argv: Sequence[str]) -> int:
@@ -86,15 +84,13 @@ def measure(task: Task) -> dict[str, Any]:
     Raises:
         BenchError: it failed or took too long.
     """
-    words = [sys.executable, "-m", "bench.worker", task.measure, json.dumps(task.arguments)]
-    environment = {**os.environ, "PYTHONPATH": f"{SOURCES}:{TESTS}", "PYTHONDONTWRITEBYTECODE": "1"}
+    words = own_process("bench.worker", task.measure, json.dumps(task.arguments))
     # Whoever ends this process meanwhile waits until the new one can be ended with it.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     try:
         # A process group of its own, so that all that it started can be ended with it.
         process = subprocess.Popen(
             words,
-            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,6 +15,16 @@ def resident(pid: int | str = "self") -> int:
     return _status(pid, "VmRSS")
 
 
+def private(pid: int | str = "self") -> int:
+    """What a process has resident now and shares with no other."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    found = re.findall(r"^Private_(?:Clean|Dirty):\s+(\d+) kB$", text, re.MULTILINE)
+    if not found:
+        msg = f"/proc/{pid}/smaps_rollup does not say what is private"
+        raise LookupError(msg)
+    return sum(map(int, found))
+
+
 def reset_peak() -> None:
     """Let this process's peak begin anew from what is resident now."""
     Path("/proc/self/clear_refs").write_text("5")

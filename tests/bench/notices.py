@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from bench import own_process
 from bench.errors import BenchError
 from bench.kernel import ENDPOINT, endpoint
 from netns.namespaces import Namespace
@@ -44,17 +45,17 @@ class Notices:
         self._said: queue.Queue[str] = queue.Queue()
 
     def __enter__(self) -> Self:
-        self._process = self._namespace.start(
-            sys.executable, "-m", "bench.notices", stdout=subprocess.PIPE, stderr=sys.stderr
-        )
+        self._process = self._namespace.start(*own_process("bench.notices"), stdout=subprocess.PIPE, stderr=sys.stderr)
         self._thread = threading.Thread(target=self._read, name="notices", daemon=True)
         self._thread.start()
         try:
-            self._said.get(timeout=_PATIENCE)
+            said = self._said.get(timeout=_PATIENCE)
         except queue.Empty:
+            said = ""
+        if said != _READY:
             self._stop()
             msg = "nobody listens to the kernel's notices"
-            raise BenchError(msg) from None
+            raise BenchError(msg)
         return self
 
     def __exit__(
@@ -90,7 +91,7 @@ class Notices:
         for line in self._process.stdout or ():
             words = line.split()
             if words[0] == _READY:
-                self._said.put(line)
+                self._said.put(_READY)
                 continue
             with self._changed:
                 if words[0] == _LOST:
@@ -100,6 +101,7 @@ class Notices:
                     for address in words[1:]:
                         self._seen.setdefault(address, at)
                 self._changed.notify_all()
+        self._said.put("")  # it has ended
 
     def _stop(self) -> None:
         self._process.kill()

@@ -10,7 +10,7 @@ from layouts.services import Endpoint, Node, Service
 from nodeproxy.kernel.nft import Nft
 
 _PAUSE = 0.05  # seconds between changes
-_NODE = Node(address="192.0.2.1", pod_range=cluster.CLUSTER_CIDR, service_ranges=("10.96.0.0/12",))
+NODE = Node(address="192.0.2.1", pod_range=cluster.CLUSTER_CIDR, service_ranges=("10.96.0.0/12",))
 
 
 def anonymous(services: int, endpoints: int = 10, piece: int = 0, changes: int = 0) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def anonymous(services: int, endpoints: int = 10, piece: int = 0, changes: int =
     every = [described(number, endpoints) for number in range(services)]
     nft.run("add table ip bench-warm-up; delete table ip bench-warm-up")
     texts = (
-        list(kube_proxy.pieces(4, every, piece, node=_NODE)) if piece else [kube_proxy.table_text(4, every, node=_NODE)]
+        list(kube_proxy.pieces(4, every, piece, node=NODE)) if piece else [kube_proxy.table_text(4, every, node=NODE)]
     )
     memory.trim()
     before = memory.resident()
@@ -63,7 +63,7 @@ def described(number: int, endpoints: int, version: int = 0) -> Service:
 
 def _change(service: Service) -> Iterator[str]:
     """The transaction that brings a Service's chain to other endpoints: it is emptied and filled anew."""
-    _, text = kube_proxy.pieces(4, [service], 1, node=_NODE)
+    _, text = kube_proxy.pieces(4, [service], 1, node=NODE)
     for line in text.splitlines():
         words = line.split(maxsplit=5)
         if words[:2] == ["add", "rule"] and words[4].startswith("service-"):

@@ -16,7 +16,7 @@ from nodeproxy.kernel.support import ipv6_usable
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.decode import decode_json
 from nodeproxy.kube.objects import KINDS
-from nodeproxy.kube.source import Change, Sink
+from nodeproxy.kube.source import Change, Sink, SourceHealth
 from nodeproxy.model.node import served_families
 from nodeproxy.model.settings import EndpointChains, ProxySettings
 from nodeproxy.report.journal import Journal, SyncResult
@@ -79,6 +79,14 @@ class Generated:
 
     def stop(self) -> None:
         """Nothing is left to stop."""
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """Nothing can be wrong with it."""
+        return ()
+
+    def addresses(self) -> tuple[str, ...]:
+        """None."""
+        return ()
 
     def _deliver(self, sink: Sink) -> None:
         stages = self._stages

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from apiserver.server import ApiServer
-from bench import cluster
+from bench import cluster, own_process
 from bench.errors import BenchError
 from bench.writers import Change, Changes
 from netns.namespaces import Namespace
@@ -48,7 +48,7 @@ class Served:
         self.changes = Changes(services, lambda _: None)
 
     def __enter__(self) -> Self:
-        words = [sys.executable, "-m", "bench.served", str(self._services), str(self.kubeconfig)]
+        words = own_process("bench.served", self._services, self.kubeconfig)
         with self._namespace.enter():
             # It ends with its standard input, and so with this process.
             self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

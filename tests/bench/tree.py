@@ -20,7 +20,8 @@ class Peak(NamedTuple):
     """The most memory that was seen, in KiB.
 
     Attributes:
-        total: over the whole tree: the peaks (VmHWM) of all processes that were there at one moment.
+        total: over the whole tree: the peaks (VmHWM) of all processes that were there at one moment. Of a child that is
+            a mere copy of the process (fork without exec), only what it does not share.
         own: the process's own part of it.
         children: the part of those that it started.
     """
@@ -107,12 +108,13 @@ class Watch:
 
     def _once(self) -> None:
         own = children = 0
+        program = ""
         for member in members(self._pid):
             with suppress(*_GONE):
-                found = memory.peak(member)
+                path = str(Path(f"/proc/{member}/exe").readlink())
                 if member == self._pid:
-                    own = found
+                    program, own = path, memory.peak(member)
                 else:
-                    children += found
+                    children += memory.private(member) if path == program else memory.peak(member)
         if own + children > self._total:
             self._total, self._own, self._children = own + children, own, children

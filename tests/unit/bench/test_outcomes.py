@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import bench
 import bench.__main__ as program
 from bench.errors import BenchError
 from bench.folder import Commits
@@ -78,7 +79,7 @@ def test_a_measurement_ends_with_the_benchmark(tmp_path: Path) -> None:
     words = ["--only", "load", "--sizes", "50", "--changes", "10000", "--json-dir", str(tmp_path)]
     running = subprocess.Popen(
         [sys.executable, "-m", "bench", *words],
-        env={**os.environ, "PYTHONPATH": f"{program.SOURCES}:{program.TESTS}"},
+        env={**os.environ, "PYTHONPATH": f"{bench.SOURCES}:{bench.TESTS}"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
