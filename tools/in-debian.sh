@@ -1,11 +1,13 @@
 #!/bin/bash
 # Run a command (default: make check) on a copy of the project in a fresh Debian.
 #
-# usage: tools/in-debian.sh [--tree] [--fresh] SUITE [COMMAND [ARGUMENT...]]
+# usage: tools/in-debian.sh [--tree] [--fresh] [--programs FOLDER] SUITE [COMMAND [ARGUMENT...]]
 #
-#   SUITE    bookworm (Debian 12) or trixie (Debian 13)
-#   --tree   with what the work tree has changed, not HEAD alone
-#   --fresh  remove the Debian root that an earlier run made, and make a new one
+#   SUITE       bookworm (Debian 12) or trixie (Debian 13)
+#   --tree      with what the work tree has changed, not HEAD alone
+#   --fresh     remove the Debian root that an earlier run made, and make a new one
+#   --programs  a folder with the programs of a control plane, as `make programs`
+#               prints it: they need a network to be built, and are there in the root
 #
 # As root, on Debian or Ubuntu. The first run makes the root with debootstrap;
 # later ones reuse it, with its packages and its .venv as far as they still fit.
@@ -76,9 +78,9 @@ keep_only() { # extended regular expression of the variables that stay exported
 }
 
 # First process of the namespaces: makes the root its own file system, then sets up.
-enter() { # root, CA bundle in it (or empty), command...
-    local root=$1 ca=$2 device
-    shift 2
+enter() { # root, CA bundle in it (or empty), folder of programs (or empty), command...
+    local root=$1 ca=$2 programs=$3 device
+    shift 3
     mount --bind "$root" "$root" # pivot_root wants a mount
     cd "$root"
     mount -t proc proc proc
@@ -101,6 +103,12 @@ enter() { # root, CA bundle in it (or empty), command...
         mkdir -p lib/modules
         mount --bind -o ro /lib/modules lib/modules
     fi
+    unset NODEPROXY_CLUSTER_PROGRAMS # names a folder of the host's, if set
+    if [[ $programs ]]; then
+        mkdir run/programs
+        mount --bind -o ro "$programs" run/programs # they are linked statically
+        export NODEPROXY_CLUSTER_PROGRAMS=/run/programs
+    fi
     # Not chroot: the kernel lets no user namespace be made in one.
     mkdir -p run/host
     pivot_root . run/host
@@ -111,13 +119,13 @@ enter() { # root, CA bundle in it (or empty), command...
 
     local network='(https?|all|no)_proxy|(HTTPS?|ALL|NO)_PROXY'
     network+='|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|PROXY|DEFAULT_TIMEOUT|RETRIES)'
-    keep_only "PATH|TERM|$network"
+    keep_only "PATH|TERM|NODEPROXY_CLUSTER_PROGRAMS|$network"
     export HOME=/root USER=root LOGNAME=root LANG=C.UTF-8 CI=true
     cd /src
     # The certificates that the root will have are Debian's; a proxy's may be among the host's only.
     env ${ca:+"PIP_CERT=$ca" "SSL_CERT_FILE=$ca" "REQUESTS_CA_BUNDLE=$ca"} make setup </dev/null >&2
 
-    keep_only 'PATH|TERM|HOME|USER|LOGNAME|LANG|CI'
+    keep_only 'PATH|TERM|HOME|USER|LOGNAME|LANG|CI|NODEPROXY_CLUSTER_PROGRAMS'
     say "running in $PWD, without a network: $*"
     exec unshare --net -- /bin/bash -euc "$(declare -f without_network); without_network \"\$@\"" without-network "$@"
 }
@@ -259,11 +267,16 @@ shopt -s extglob
 # One function, read whole before it starts: editing this file during a long run does no harm.
 main() {
     local status=0
-    with_tree='' fresh='' running='' ca='' mirror=''
+    with_tree='' fresh='' running='' ca='' mirror='' programs=''
     while [[ ${1:-} == -* ]]; do
         case $1 in
         --tree) with_tree=yes ;;
         --fresh) fresh=yes ;;
+        --programs)
+            [[ -d ${2:-} ]] || usage
+            programs=$(realpath "$2")
+            shift
+            ;;
         *) usage ;;
         esac
         shift
@@ -303,7 +316,7 @@ main() {
     copy_project
     copy_configuration
     in_namespaces /bin/bash -euo pipefail -c \
-        "$(declare -f say keep_only without_network enter); enter \"\$@\"" enter "$root" "$ca" "$@" || status=$?
+        "$(declare -f say keep_only without_network enter); enter \"\$@\"" enter "$root" "$ca" "$programs" "$@" || status=$?
     say "exit status $status after $SECONDS s"
     exit "$status"
 }

@@ -26,13 +26,16 @@ _ENDINGS = {signal.SIGINT, signal.SIGTERM}
 def main(argv: Sequence[str]) -> int:
     """Measure, print tables, write JSON."""
     arguments = _parser().parse_args(argv)
+    # Built by now, if need be: measurements have neither the time nor a network.
+    folder = programs().folder if any(topic in plan.BESIDE for topic in arguments.only) else None
+    if arguments.programs:
+        print(folder or "")
+        return 0
     began = time.monotonic()
     libnftables = measure(Task("libraries", "libraries"))["libnftables"]
     environment = _environment(libnftables)
     _say(f"libnftables {libnftables}, Linux {platform.release()}, {environment['cpus']} CPUs")
     samples, raw, failed = Samples(), [], []
-    if any(topic in plan.BESIDE for topic in arguments.only):
-        programs()  # built here, if need be: measurements have neither the time nor a network
     queue = [
         (task, turn)
         for turn in range(arguments.repeat)
@@ -216,6 +219,11 @@ def _parser() -> argparse.ArgumentParser:
         default=plan.RATE,
         metavar="N",
         help="changes a second from the loopback server (%(default)s)",
+    )
+    parser.add_argument(
+        "--programs",
+        action="store_true",
+        help="only build Kubernetes' programs if a chosen topic needs them, print their folder, and end",
     )
     parser.add_argument("--no-check", action="store_true", help="print figures, expect nothing")
     parser.add_argument(
