@@ -40,12 +40,14 @@ class Toolchain:
     def start(self, argv: Sequence[str], folder: Path, output: IO[str]) -> Iterator["subprocess.Popen[bytes]"]:
         """Run ``go`` in a folder; it, and all that it started, is killed if the block ends first.
 
+        It does not outlive this thread either.
+
         Args:
             argv: its arguments.
             folder: where it runs.
             output: what it says goes there.
         """
-        words = [str(self.path), *argv]
+        words = ["setpriv", "--pdeathsig", "KILL", str(self.path), *argv]
         process = subprocess.Popen(
             words,
             cwd=folder,

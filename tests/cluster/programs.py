@@ -203,7 +203,7 @@ def _compile(go: Toolchain, target: Path, began: float) -> None:
     """Run ``go build``, and say which program is ready and, now and then, what it is at."""
     argv = ["build", "-v", *_flags(), "-o", f"{target}/", *PACKAGES.values()]
     waiting = {"server" if name == "etcd" else name: name for name in PACKAGES}
-    log = target.with_suffix(".log")
+    log = target / "log"
     said = began
     compiled, now = 0, "reading go.mod"
     try:
