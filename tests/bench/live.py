@@ -225,9 +225,15 @@ def latest(made: Sequence[Change]) -> list[Change]:
 
 def lag(made: Sequence[Change], seen: dict[str, float], seconds: float) -> dict[str, Any]:
     """How long changes took to come into force, from the API server's answer; those that others overtook did not."""
-    lags = [max(0.0, seen[change.address] - change.answered) for change in made if change.address in seen]
+    in_order = sorted((change for change in made if change.address in seen), key=lambda change: change.answered)
+    lags = [max(0.0, seen[change.address] - change.answered) for change in in_order]
     figures: dict[str, Any] = {"burst changes a second": len(made) / seconds, "burst overtaken": len(made) - len(lags)}
-    return figures | {f"burst lag p{percent} s": percentile(lags, percent) for percent in (50, 99, 100)}
+    figures |= {f"burst lag p{percent} s": percentile(lags, percent) for percent in (50, 99, 100)}
+    # One that keeps growing ends in all memory, or hours late.
+    third = len(lags) // 3
+    figures["burst lag early s"] = percentile(lags[: third or None], 50)
+    figures["burst lag late s"] = percentile(lags[-third:], 50)
+    return figures
 
 
 def converged(receiver: Receiver, last: set[str]) -> None:

@@ -30,6 +30,8 @@ _LINES: tuple[tuple[str, str, float, tuple[str, float], bool], ...] = (
     ("  lag, p50", "burst lag p50 s", 50, _SECONDS, True),
     ("  lag, p99", "burst lag p99 s", 50, _SECONDS, True),
     ("  lag, most", "burst lag p100 s", 50, _SECONDS, True),
+    ("  lag, p50 in the first third", "burst lag early s", 50, _SECONDS, False),
+    ("  lag, p50 in the last third", "burst lag late s", 50, _SECONDS, False),
     ("  all in force after the last", "burst convergence s", 50, _SECONDS, False),
     ("  CPU time", "burst CPU s", 50, _SECONDS, True),
     ("  memory before", "burst memory before KiB", 50, _MEGABYTES, True),

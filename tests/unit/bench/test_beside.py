@@ -108,6 +108,12 @@ def test_the_lag_is_from_the_answer_to_the_kernel_and_overtaken_changes_have_non
     assert found["burst lag p50 s"] == 0.0, "in force before the API server had answered"
 
 
+def test_a_lag_that_grows_shows() -> None:
+    made = [Change(number, number + 1, 0.0, float(number)) for number in range(9)]
+    found = lag(made, {change.address: change.answered * 2 for change in reversed(made)}, 9.0)
+    assert (found["burst lag early s"], found["burst lag late s"]) == (1.0, 7.0)
+
+
 def test_growth_compares_the_ends_of_a_burst() -> None:
     observation = Observation(os.getpid())
     observation._marks = [(1.0, 100), (2.0, 130), (5.0, 500), (9.0, 150), (10.0, 140)]
