@@ -56,13 +56,20 @@ class Access:
         origin: where it is read: a file's path, or words.
         master: the address to use in place of the one that is read; empty: that one.
         costly: reading means running a program, so it is done only when credentials expire or are refused.
+        through_service: the address is the ClusterIP of Service default/kubernetes.
 
     Raises:
         SourceError: there is no address, or nothing can be read.
     """
 
     def __init__(
-        self, load: Callable[[Configuration], None], origin: str, master: str = "", *, costly: bool = False
+        self,
+        load: Callable[[Configuration], None],
+        origin: str,
+        master: str = "",
+        *,
+        costly: bool = False,
+        through_service: bool = False,
     ) -> None:
         self._load = load
         self._master = master.rstrip("/")
@@ -70,6 +77,7 @@ class Access:
         self._lock = threading.Lock()
         self._trouble = ""
         self.origin = origin
+        self.through_service = through_service and not master
         try:
             self._loaded = self._read()
         except (ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
@@ -198,7 +206,12 @@ def find_access(
         def load(into: Configuration) -> None:
             InClusterConfigLoader(*loader, try_refresh_token=False, environ=dict(environ)).load_and_set(into)
 
-        return Access(load, f"{SERVICE_HOST_ENV_NAME} and {service_account}", master)
+        return Access(
+            load,
+            f"{SERVICE_HOST_ENV_NAME} and {service_account}",
+            master,
+            through_service=_is_cluster_ip(environ[SERVICE_HOST_ENV_NAME], environ),
+        )
     if master:
         return Access(lambda _: None, "--master", master)
     msg = (
@@ -206,6 +219,19 @@ def find_access(
         " from a folder (--manifests)"
     )
     raise SourceError(msg)
+
+
+def _is_cluster_ip(host: str, environ: Mapping[str, str]) -> bool:
+    """Whether KUBERNETES_SERVICE_HOST is as the kubelet set it, which is the ClusterIP of Service default/kubernetes.
+
+    A kubelet sets KUBERNETES_PORT and others like it to the same address. A pod's manifest that sends its pods around
+    the Service gives the two variables of host and port only, so then they differ.
+    """
+    told = environ.get("KUBERNETES_PORT", "")
+    try:
+        return bool(told) and canonical_address(urlsplit(told).hostname or "") == canonical_address(host)
+    except ValueError:
+        return False
 
 
 def _runs_a_program(path: Path) -> bool:
@@ -229,7 +255,9 @@ def _client(loaded: Configuration) -> ApiClient:
 
 def _token(configuration: Configuration) -> str:
     """What goes into the Authorization header; empty if there is none."""
+    host = configuration.host
     token = (configuration.get_api_key_with_prefix(_TOKEN, alias="authorization") or "").strip()
+    configuration.host = host  # looking whether the token has run out sets everything to what was read
     return "" if token.lower() == "bearer" else token
 
 

@@ -74,6 +74,14 @@ class ApiSource:
         if self._supervisor is not None:
             msg = f"{self} is followed already"
             raise SourceError(msg)
+        if self._access.through_service:
+            _log.error(
+                "the API server is reached through a Service",
+                server=self._access.server,
+                effect="on a node without rules it can't be reached, so that none are ever written",
+                remedy="set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, --master or --kubeconfig to an address"
+                " of its own",
+            )
         self._sink = sink
         for reflector in self._reflectors:
             self._begin(reflector)

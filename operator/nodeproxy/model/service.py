@@ -134,6 +134,17 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
     return tuple(found.values())
 
 
+def service_addresses(service: Service) -> frozenset[str]:
+    """The canonical addresses of all families that a Service is served at, NodePorts left aside."""
+    if why_not_served(service) is not None:
+        return frozenset()
+    spec = service.spec
+    found = {*(spec.cluster_ips or ()), spec.cluster_ip, *(spec.external_ips or ())}
+    for family in Family:
+        found.update(_load_balancer_vips(service, family))
+    return frozenset(text for text in found if text)
+
+
 def _of_family(texts: Iterable[str | None] | None, family: Family) -> tuple[str, ...]:
     """Addresses or CIDRs of one family, in order, without duplicates and blanks."""
     return tuple(dict.fromkeys([text for text in texts if text and family_of(text) == family])) if texts else ()

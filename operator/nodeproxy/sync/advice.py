@@ -25,6 +25,8 @@ class Situation:
         families: the families served.
         present: canonical addresses that the node has, where NodePorts can be served.
         services: how many Services there are.
+        source: where objects come from.
+        source_behind: the Service, as namespace/name, that has the source's address; empty: none has.
     """
 
     settings: ProxySettings
@@ -33,6 +35,8 @@ class Situation:
     families: Iterable[Family]
     present: tuple[str, ...]
     services: int
+    source: str = ""
+    source_behind: str = ""
 
 
 def advice(situation: Situation) -> Iterator[str]:
@@ -40,6 +44,12 @@ def advice(situation: Situation) -> Iterator[str]:
     settings, node = situation.settings, situation.node
     if not situation.services:
         yield "there is no Service at all: every rule for Services has been, or will be, removed"
+    if situation.source_behind:
+        yield (
+            f"the API server's address, {situation.source}, is one of Service {situation.source_behind}, which this"
+            " node serves: without rules in place the agent can't reach it; give it an address of its own (--master,"
+            " --kubeconfig, KUBERNETES_SERVICE_HOST)"
+        )
     if not situation.node_known:
         yield f"there is no Node {node.name}: its addresses, zone and pod CIDRs are unknown (see --hostname-override)"
     yield from node_port_warnings(settings, node)

@@ -1,6 +1,6 @@
 """The agent: a source of objects on one side, a table per family on the other, and the loop that joins them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from nodeproxy.kernel.nft import Nft
 from nodeproxy.kernel.support import check_support, deletes_freely, ipv6_usable
 from nodeproxy.kernel.watch import TableWatch, WatchError
 from nodeproxy.kube.addresses import Family
-from nodeproxy.kube.source import Source
+from nodeproxy.kube.source import Source, SourceHealth
 from nodeproxy.model.node import NodeView, node_view, served_families
 from nodeproxy.model.settings import ProxySettings
 from nodeproxy.report.journal import Journal, SyncResult
@@ -21,7 +21,7 @@ from nodeproxy.sync.drift import Drift, chains_of
 from nodeproxy.sync.planner import Planner, Surroundings
 from nodeproxy.sync.proxier import Proxier
 from nodeproxy.sync.runner import Clock, Intervals, Runner, SystemClock
-from nodeproxy.sync.store import Store
+from nodeproxy.sync.store import ServiceKey, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,8 @@ class Agent:
         self._hearing = False
         self._drift = Drift(self._clock, journal)
         self._store = Store(self._runner.request, journal.problems)
+        self._source_addresses: Collection[str] = ()
+        self._behind: ServiceKey | None = None
 
     def run(self) -> None:
         """Work until :meth:`stop`; to be called once, from the thread that is to talk to the kernel.
@@ -119,6 +121,10 @@ class Agent:
     def foreign_changes(self) -> Mapping[tuple[Family, str], int]:
         """Transactions of others on our tables so far, by family and program (empty: not known)."""
         return self._drift.counts
+
+    def watch_health(self) -> Sequence[SourceHealth]:
+        """How well each part of the source is followed now; from any thread."""
+        return self._source.health()
 
     def _hear_of_changes(self) -> None:
         """Have the kernel tell of changes that others make to our tables."""
@@ -183,7 +189,7 @@ class Agent:
         first = self._proxiers is None
         if self._proxiers is None:
             self._proxiers = [self._proxier(family) for family in served_families(self._node.primary, ipv6_usable())]
-        self._advise(self._proxiers, self._present)
+        self._advise(self._proxiers, self._present, changes.services)
         self._listen()
         disturbed = self._drift.take()
         for proxier in self._proxiers:
@@ -234,7 +240,15 @@ class Agent:
         self._journal.failed(proxier.family, error, self._options.intervals.retry)
         return False
 
-    def _advise(self, proxiers: list[Proxier], present: tuple[str, ...]) -> None:
+    def _source_behind(self, changed: Collection[ServiceKey]) -> str:
+        """The Service that has the source's address, as namespace/name; empty: none has."""
+        addresses = self._source.addresses()
+        among = None if addresses != self._source_addresses else {*changed, *filter(None, [self._behind])}
+        self._source_addresses = addresses
+        self._behind = self._store.serving(addresses, among)
+        return str(self._behind or "")
+
+    def _advise(self, proxiers: list[Proxier], present: tuple[str, ...], changed: Collection[ServiceKey]) -> None:
         situation = Situation(
             settings=self._options.settings,
             node=self._node,
@@ -242,6 +256,8 @@ class Agent:
             families=[proxier.family for proxier in proxiers],
             present=present,
             services=self._store.service_count(),
+            source=str(self._source),
+            source_behind=self._source_behind(changed),
         )
         self._journal.advice(advice(situation))
 

@@ -1,7 +1,7 @@
 """The objects as a source last described them, and which of them changed since they were last looked at."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ from nodeproxy.kube.addresses import Family, family_of
 from nodeproxy.kube.objects import KINDS, EndpointSlice, Node, Service, ServiceCIDR
 from nodeproxy.kube.source import Change, Problem
 from nodeproxy.model.endpoints import owner
+from nodeproxy.model.service import service_addresses
 
 
 class ServiceKey(NamedTuple):
@@ -109,6 +110,20 @@ class Store:
         """Every Service."""
         with self._lock:
             return {key: self._view(key) for key in self._services}
+
+    def serving(self, addresses: Collection[str], among: Iterable[ServiceKey] | None = None) -> ServiceKey | None:
+        """A Service that has one of these canonical addresses as ClusterIP, external or load balancer address.
+
+        Args:
+            addresses: to look for.
+            among: where to look; None: everywhere.
+        """
+        wanted = frozenset(addresses)
+        if not wanted:
+            return None
+        with self._lock:
+            keys = self._services if among is None else [key for key in among if key in self._services]
+            return next((key for key in keys if not wanted.isdisjoint(service_addresses(self._services[key]))), None)
 
     def service_count(self) -> int:
         """How many Services there are."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from netns.namespaces import CommandError, Namespace
 from nodeproxy.kube.addresses import Family
 from nodeproxy.kube.objects import KINDS
-from nodeproxy.kube.source import Change, Sink
+from nodeproxy.kube.source import Change, Sink, SourceHealth
 from nodeproxy.model.settings import ProxySettings
 from nodeproxy.ruleset.render import TEMPLATES
 from nodeproxy.sync.agent import Agent, AgentOptions
@@ -26,6 +26,7 @@ class Speaking:
     def __init__(self, *changes: Change, kinds: tuple[str, ...] = KINDS, error: Exception | None = None) -> None:
         self.changes, self.kinds, self.error = changes, kinds, error
         self.stopped = False
+        self.reached_at: tuple[str, ...] = ()
         self._sink: Sink | None = None
 
     def start(self, sink: Sink) -> None:
@@ -41,6 +42,12 @@ class Speaking:
 
     def stop(self) -> None:
         self.stopped = True
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        return ()
+
+    def addresses(self) -> tuple[str, ...]:
+        return self.reached_at
 
     @property
     def begun(self) -> bool:

@@ -18,7 +18,7 @@ from nodeproxy.ruleset.render import TemplateError
 from nodeproxy.sync import agent as module
 from nodeproxy.sync.proxier import Proxier
 
-from .running import WEB, Speaking, eventually, holds, make, running
+from .running import WEB, Journal, Speaking, eventually, holds, make, running
 from .support import NODE, gone, node, service
 
 
@@ -150,6 +150,24 @@ def test_advice_follows_addresses_of_interfaces(namespace: Namespace) -> None:
         eventually(lambda: any("NodePorts are not served over IPv4" in sentence for sentence in journal.sentences))
         namespace.ip(["addr add 198.18.0.7/15 dev one"])
         eventually(lambda: not any("NodePorts are not served" in sentence for sentence in journal.sentences))
+
+
+@pytest.mark.usefixtures("namespace")
+def test_source_that_is_reached_through_a_service_is_pointed_out_as_long_as_it_is() -> None:
+    def said(journal: Journal) -> bool:
+        return any("one of Service ns/web" in sentence for sentence in journal.sentences)
+
+    source = Speaking(*WEB)
+    source.reached_at = ("10.96.0.10",)
+    with running(source) as journal:
+        eventually(lambda: said(journal))
+        source.sink.apply([gone("Service", "web")])
+        eventually(lambda: not said(journal))
+        source.sink.apply([service("other", 11), service("web")])
+        eventually(lambda: said(journal))
+        source.reached_at = ("192.0.2.1",)  # as when a name is given another address
+        source.sink.apply([service("third", 12)])
+        eventually(lambda: not said(journal))
 
 
 @pytest.mark.usefixtures("namespace")
