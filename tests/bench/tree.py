@@ -21,7 +21,8 @@ class Peak(NamedTuple):
 
     Attributes:
         total: over the whole tree: the peaks (VmHWM) of all processes that were there at one moment. Of a child that is
-            a mere copy of the process (fork without exec), only what it does not share.
+            a copy of the process (fork without exec), only what it does not share; one that is about to become another
+            program has all of its memory in common with the process, and does not count.
         own: the process's own part of it.
         children: the part of those that it started.
     """
@@ -81,6 +82,8 @@ class Watch:
     def __init__(self, pid: int, interval: float = 0.02) -> None:
         self._pid, self._interval = pid, interval
         self._own = self._children = self._total = 0
+        self._copies: set[int] = set()
+        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="memory", daemon=True)
 
@@ -96,8 +99,11 @@ class Watch:
 
     def peak(self) -> Peak:
         """The most so far."""
-        self._once()
-        return Peak(self._total, self._own, self._children)
+        for _ in range(2):  # the second look tells what stays from what passes
+            self._once()
+            time.sleep(self._interval)
+        with self._lock:
+            return Peak(self._total, self._own, self._children)
 
     def _look(self) -> None:
         while not self._ended.is_set():
@@ -107,14 +113,23 @@ class Watch:
             self._ended.wait(max(self._interval, 4 * (time.monotonic() - began)))
 
     def _once(self) -> None:
+        with self._lock:
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
         own = children = 0
-        program = ""
+        program, copies = "", set()
         for member in members(self._pid):
             with suppress(*_GONE):
                 path = str(Path(f"/proc/{member}/exe").readlink())
                 if member == self._pid:
                     program, own = path, memory.peak(member)
+                elif path != program:
+                    children += memory.peak(member)
                 else:
-                    children += memory.private(member) if path == program else memory.peak(member)
+                    copies.add(member)
+                    if member in self._copies:  # it stays one
+                        children += memory.private(member)
+        self._copies = copies
         if own + children > self._total:
             self._total, self._own, self._children = own + children, own, children

@@ -62,6 +62,13 @@ def test_a_copy_of_the_process_counts_with_what_it_does_not_share() -> None:
         assert 0 < peak.children < 40 * MEBIBYTE
 
 
+def test_a_child_that_is_about_to_become_another_program_does_not_count() -> None:
+    with _running(_FORKED) as pid:
+        watch = tree.Watch(pid)
+        watch._once()
+        assert (watch._own, watch._children) == (memory.peak(pid), 0)
+
+
 def test_a_peak_is_kept_when_a_child_has_ended() -> None:
     with tree.Watch(os.getpid(), 0.005) as watch:
         with _running(_HOLDS.format(size=70)):
