@@ -4,10 +4,9 @@ Each works in a network namespace of its own that begins empty, on a bridge with
 read off the kernel, by the same means for both.
 """
 
-import tempfile
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,8 @@ from bench.notices import Notices
 from bench.rivals import NAMES, NODE_ADDRESS, Name, Rival, Started, started
 from bench.samples import percentile
 from bench.writers import Change, Changes
-from cluster.control_plane import KUBE_PROXY, ControlPlane
+from cluster.control_plane import AGENT, KUBE_PROXY, ControlPlane
+from cluster.processes import Scratch
 from netns.namespaces import Namespace
 
 PAUSE = 1.3  # seconds between changes: longer than the shortest time between syncs of either
@@ -61,7 +61,7 @@ def live(
     """
     parts: list[dict[str, Any]] = []
     failures: list[str] = []
-    with ControlPlane() as plane, tempfile.TemporaryDirectory(prefix="nodeproxy-bench-") as name:
+    with ControlPlane() as plane, contextlib.closing(Scratch()) as scratch:
         plane.stop_controllers()
         plane.api.create(cluster.created(cluster.node()))
         changes = Changes(0, plane.api.replace)
@@ -81,7 +81,7 @@ def live(
             for number in range(often):
                 for rival in rivals:
                     try:
-                        bench = _Bench(plane, changes, Path(name))
+                        bench = _Bench(plane, changes, scratch.path)
                         bench.measure(_rival(plane, rival), found[rival], wanted if number == often - 1 else None)
                     except BenchError as error:
                         failures.append(f"{rival}, {size:,} Services: {error}")
@@ -96,7 +96,7 @@ def _rival(plane: ControlPlane, name: Name) -> Rival:
     return Rival(name, plane.programs.kube_proxy if name == "kube-proxy" else None)
 
 
-@contextmanager
+@contextlib.contextmanager
 def place() -> Iterator[Namespace]:
     """A network namespace with the node's address."""
     namespace = Namespace("node")
@@ -116,7 +116,7 @@ class _Bench:
     def measure(self, rival: Rival, figures: dict[str, Any], turn: Turn | None) -> None:
         """Start it, take the figures, and end it."""
         self._plane.api.close()  # the server closes connections that were idle, at any moment
-        user = KUBE_PROXY if rival.name == "kube-proxy" else "nodeproxy"
+        user = KUBE_PROXY if rival.name == "kube-proxy" else AGENT
         with place() as namespace:
             self._plane.attach(namespace)
             kubeconfig = self._plane.kubeconfig_for(user)

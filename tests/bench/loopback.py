@@ -4,10 +4,8 @@ The server shares the machine with the proxy, and speaks HTTP without encryption
 JSON, which kube-proxy's configuration can ask for.
 """
 
-import tempfile
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import live
@@ -16,6 +14,7 @@ from bench.kernel import KernelTable
 from bench.notices import Notices
 from bench.rivals import JSON, NAMES, Name, Rival, Started, started
 from bench.served import Served
+from cluster.processes import Scratch
 from cluster.programs import programs
 from netns.namespaces import Namespace
 
@@ -83,17 +82,16 @@ def _each(
     return {"parts": parts, "failures": failures}
 
 
-@contextmanager
+@contextlib.contextmanager
 def _loaded(services: int, name: Name, figures: dict[str, Any]) -> Iterator[_Scene]:
     rival = Rival(name, programs().kube_proxy if name == "kube-proxy" else None, JSON)
-    with tempfile.TemporaryDirectory(prefix="nodeproxy-bench-") as path, live.place() as namespace:
-        folder = Path(path)
+    with contextlib.closing(Scratch()) as scratch, live.place() as namespace:
         with namespace.enter():
             table = KernelTable()
         with (
             table,
-            Served(namespace, services, folder) as served,
-            started(rival, namespace, served.kubeconfig, folder) as proxy,
+            Served(namespace, services, scratch.path) as served,
+            started(rival, namespace, served.kubeconfig, scratch.path) as proxy,
         ):
             live.start(proxy, table, services, figures)
             live.expect_endpoints(table, served.changes.endpoints())
