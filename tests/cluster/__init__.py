@@ -6,8 +6,9 @@
         address, address6 = plane.attach(world.node("node-a"), name="control")
         config = plane.kubeconfig_for("nodeproxy")        # reaches plane.server from node-a
 
-``programs`` builds the programs (``python -m cluster.programs``), ``control_plane`` starts them, ``identity`` makes
-their keys and users, ``processes`` keeps them from outliving this process, ``api`` is the client. In tests, the
-fixture ``control_plane`` is one that all tests of a pytest process share: use a namespace of your own
-(``plane.new_namespace()``), and clean up what belongs to none.
+``programs`` builds the programs (``python -m cluster.programs``) with the Go that ``go`` finds, ``control_plane``
+starts them, ``commands`` has their command lines, ``identity`` makes their keys and users, ``processes`` keeps them
+from outliving this process, ``api`` is the client. In tests, the fixture ``control_plane`` is one that all tests of a
+pytest process share: use a Kubernetes namespace of your own (``plane.new_namespace()``), remove what belongs to none,
+and start again what you stop.
 """

@@ -38,6 +38,17 @@ def cluster_programs() -> Programs:
     return programs()
 
 
+@pytest.fixture(autouse=True)
+def _control_plane_lasts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test after which a program of the shared control plane does not run fails, with that program's last words."""
+    if "control_plane" in request.fixturenames:
+        plane: ControlPlane = request.getfixturevalue("control_plane")
+        yield
+        plane.check()
+    else:
+        yield
+
+
 @pytest.fixture(scope="session")
 def control_plane(cluster_programs: Programs) -> Iterator[ControlPlane]:
     """A control plane that all tests of this process share; leave it running, and what others made alone."""

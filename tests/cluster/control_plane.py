@@ -278,6 +278,15 @@ class ControlPlane:
         """Start the controller manager again."""
         self.manager.start()
 
+    def check(self) -> None:
+        """Make sure that all programs run.
+
+        Raises:
+            ProgramError: one does not; with the end of its log.
+        """
+        for program in (self.etcd, self.apiserver, self.manager):
+            program.check()
+
     # --- how it is made
 
     def _make_identity(self) -> Identity:
