@@ -50,7 +50,6 @@ def test_help_goes_to_standard_output_and_ends_with_0(command: str, capsys: pyte
     [
         [],
         ["no-such-command"],
-        ["run"],
         ["render"],
         ["render", "--manifests=x", "--family=IPv5"],
         ["render", "--manifests=x", "--masquerade-bit=many"],
@@ -83,6 +82,29 @@ def test_flags_that_make_no_sense_end_with_2_and_are_all_named(
     lines = shown.err.splitlines()
     for line, flag in zip(sorted(lines), ("--cluster-cidr", "--detect-local-mode", "--masquerade-bit"), strict=True):
         assert line.startswith(f"nodeproxy: {flag}")
+
+
+def test_run_says_how_to_name_the_api_server_if_nothing_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert main(["run"]) == cli.NO_INPUT
+    assert "--kubeconfig" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--kubeconfig=x", "--master=https://192.0.2.1:6443"])
+def test_folder_and_api_server_cannot_both_be_the_source(
+    folder: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words("run", folder, flag)) == cli.USAGE
+    shown = capsys.readouterr().err
+    assert "--manifests" in shown
+    assert flag.partition("=")[0] in shown
+
+
+def test_kubeconfig_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", f"--kubeconfig={tmp_path}/none"]) == cli.NO_INPUT
+    assert f"{tmp_path}/none" in capsys.readouterr().err
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
