@@ -137,20 +137,22 @@ class LiveCluster:
                 agent.wait_logged("synced", count=2)
             yield found
 
-    @contextlib.contextmanager
-    def cut_off(self) -> Iterator[None]:
-        """No node reaches the API server while this lasts: what is sent is lost."""
-        self._links("down")
-        try:
-            yield
-        finally:
-            self._links("up")
 
-    def _links(self, state: str) -> None:
-        # At the bridge's end: a node whose own end is down would be told at once that there is no way.
-        for line in self.plane.namespace.run("ip", "-o", "link", "show", "type", "veth").splitlines():
-            name = line.split()[1].partition("@")[0].rstrip(":")
-            self.plane.namespace.run("ip", "link", "set", name, state)
+@contextlib.contextmanager
+def cut_off(plane: ControlPlane) -> Iterator[None]:
+    """Nobody reaches the API server while this lasts: what is sent to it is lost."""
+    _set_links(plane, "down")
+    try:
+        yield
+    finally:
+        _set_links(plane, "up")
+
+
+def _set_links(plane: ControlPlane, state: str) -> None:
+    # At the bridge's end: a node whose own end is down would be told at once that there is no way.
+    links = plane.namespace.run("ip", "-o", "link", "show", "type", "veth").splitlines()
+    for name in (line.split()[1].partition("@")[0] for line in links):
+        plane.namespace.run("ip", "link", "set", name, state)
 
 
 def deployment(

@@ -42,6 +42,9 @@ def kube_proxy(program: Path, kubeconfig: Path, node: Node, folder: Path) -> Ite
         "--proxy-mode=nftables",
         CLUSTER_CIDR,
         "--iptables-min-sync-period=0s",
+        # Not at 10249 and 10256, which are among the ports that clients of the tests start from.
+        "--healthz-bind-address=127.0.0.1:9256",
+        "--metrics-bind-address=127.0.0.1:9249",
         *_NO_SYSCTLS,
     )
     with contextlib.ExitStack() as stack:
