@@ -93,7 +93,6 @@ def _ready(api: Api, namespace: str, service: str, family: str) -> set[str]:
 def test_it_has_the_version_that_go_mod_names(control_plane: ControlPlane) -> None:
     """The version is stamped into the server and into kubectl: version skew checks depend on it."""
     said = control_plane.kubectl("version").splitlines()
-    print(f"started in {control_plane.started_in:.1f} s")
     assert f"Client Version: {control_plane.programs.version}" in said
     assert f"Server Version: {control_plane.programs.version}" in said
 
