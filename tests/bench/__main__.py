@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench import own_process, plan, report, rival_report
+from bench import own_process, plan, progress, report, rival_report
 from bench.checks import judge
 from bench.errors import BenchError
 from bench.plan import Beside, Task
@@ -87,13 +87,23 @@ def measure(task: Task) -> dict[str, Any]:
     Raises:
         BenchError: it failed or took too long.
     """
-    words = own_process("bench.worker", task.measure, json.dumps(task.arguments))
+    with progress.listening() as (environment, descriptor):
+        process, output, errors = _run(task, environment, descriptor)
+    if process.returncode != 0:
+        raise BenchError(errors.strip().rpartition("\n")[2] or f"exit code {process.returncode}")
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+def _run(task: Task, environment: dict[str, str], descriptor: int) -> tuple["subprocess.Popen[str]", str, str]:
     # Whoever ends this process meanwhile waits until the new one can be ended with it.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     try:
         # A process group of its own, so that all that it started can be ended with it.
         process = subprocess.Popen(
-            words,
+            own_process("bench.worker", task.measure, json.dumps(task.arguments)),
+            env=environment,
+            pass_fds=(descriptor,),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -112,10 +122,7 @@ def measure(task: Task) -> dict[str, Any]:
             raise
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
-    if process.returncode != 0:
-        raise BenchError(errors.strip().rpartition("\n")[2] or f"exit code {process.returncode}")
-    found: dict[str, Any] = json.loads(output)
-    return found
+    return process, output, errors
 
 
 def _environment(libnftables: str) -> dict[str, Any]:

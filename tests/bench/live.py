@@ -14,6 +14,7 @@ from bench import cluster, tree
 from bench.errors import BenchError
 from bench.kernel import KernelTable
 from bench.notices import Notices
+from bench.progress import say
 from bench.rivals import NAMES, NODE_ADDRESS, Name, Rival, Started, started
 from bench.samples import percentile
 from bench.writers import Change, Changes
@@ -21,7 +22,7 @@ from cluster.control_plane import AGENT, KUBE_PROXY, ControlPlane
 from cluster.processes import Scratch
 from netns.namespaces import Namespace
 
-PAUSE = 1.3  # seconds between changes: longer than the shortest time between syncs of either
+PAUSE = 2.0  # seconds between changes: either is idle by then, and longer than the shortest time between its syncs
 SETTLE = 5.0  # seconds after which what goes out of use has been deleted
 CONVERGENCE = 120.0
 GROWTH_FROM = 1 / 3  # of a burst: what is needed for it has been allocated by then
@@ -71,6 +72,7 @@ def live(
             plane.api.load(cluster.creatable(changes.services, size))
             changes.services = size
             loading = time.monotonic() - began
+            say(f"{size:,} Services were created within {loading:.0f} s")
             wanted = Turn(**turn)
             if size != burst_at:
                 wanted = wanted._replace(burst=0.0)
@@ -124,6 +126,7 @@ class _Bench:
                 table = KernelTable()
             with table, started(rival, namespace, kubeconfig, self._folder) as proxy:
                 start(proxy, table, self._changes.services, figures)
+                say(f"{rival.name} has loaded {self._changes.services:,} Services")
                 if turn is None:
                     return
                 expect_endpoints(table, self._changes.endpoints())

@@ -12,6 +12,7 @@ from bench import live
 from bench.errors import BenchError
 from bench.kernel import KernelTable
 from bench.notices import Notices
+from bench.progress import say
 from bench.rivals import JSON, NAMES, Name, Rival, Started, started
 from bench.served import Served
 from cluster.processes import Scratch
@@ -94,5 +95,6 @@ def _loaded(services: int, name: Name, figures: dict[str, Any]) -> Iterator[_Sce
             started(rival, namespace, served.kubeconfig, scratch.path) as proxy,
         ):
             live.start(proxy, table, services, figures)
+            say(f"{name} has loaded {services:,} Services")
             live.expect_endpoints(table, served.changes.endpoints())
             yield _Scene(served, proxy, table, namespace)
