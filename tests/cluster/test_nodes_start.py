@@ -1,6 +1,7 @@
 """On a node with kube-proxy's rules: they stay until everything is known, and proxies take each other's over."""
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from cluster.processes import Keeper
 from cluster.programs import Programs
 from cluster.record.kube_proxy import kube_proxy
 from cluster.record.recorder import load
+from layouts.services import hashed
 from netns.addresses import FAMILIES
 from netns.namespaces import Namespace
 from netns.recorded import RELEASES, TARGET, Release, recording
@@ -27,6 +29,7 @@ pytestmark = pytest.mark.timeout(240)
 LONG = 3.0
 """Seconds for which nothing is to happen."""
 _RBAC = "rbac.authorization.k8s.io"
+DIFFERENCES = Path(__file__).resolve().parents[2] / "docs" / "differences.md"
 NEEDED = {"services": "", "endpointslices": "discovery.k8s.io", "nodes": ""}
 OPTIONAL = {"servicecidrs": "networking.k8s.io"}
 
@@ -181,3 +184,34 @@ def test_proxies_take_turns(ground: Ground, tmp_path: Path, cluster_programs: Pr
             agent.wait_logged("took_over=", count=2 * len(FAMILIES), timeout=60)
             clients.traffic.wait_round()
     clients.expect_nothing_happened()
+
+
+def test_kube_proxy_that_is_back_gets_rid_of_what_is_out_of_use(
+    ground: Ground, tmp_path: Path, cluster_programs: Programs
+) -> None:
+    """With the documented clean-up of slot maps: chains of endpoints that go are deleted, and nothing is refused."""
+    namespace, api = ground.node.namespace, ground.plane.api
+    with ground.agent(ground.plane.kubeconfig_for(), tmp_path) as agent:
+        agent.wait_logged("synced", count=len(FAMILIES))
+    chain = f"endpoint-{hashed('test/sticky/tcp/p80__10.180.2.10/8080')}"
+    (command,) = re.findall(r"^   ```sh\n(.*?)^   ```$", DIFFERENCES.read_text(), re.DOTALL | re.MULTILINE)
+    with kube_proxy(cluster_programs.kube_proxy, ground.plane.kubeconfig, ground.node, tmp_path) as rival:
+        namespace.run("bash", "-euo", "pipefail", "-c", command)
+        maps = namespace.run("nft", "list", "maps")
+        assert "service-ips" in maps
+        assert "endpoints-" not in maps
+        assert "endpoint-chains-" not in maps
+        expect_fates(ground.world, ROWS)
+        assert chain in namespace.run("nft", "list", "chains")
+        whole = api.get("EndpointSlice", "sticky-v4", "test")
+        try:
+            # It deletes chains in the first sync that comes more than a second after the one that stopped using them.
+            api.patch(whole, {"endpoints": whole["endpoints"][:2]})
+            deadline = time.monotonic() + 30
+            while chain in namespace.run("nft", "list", "chains"):
+                assert time.monotonic() < deadline, rival.tail()
+                time.sleep(1.5)
+                api.patch(whole, {"endpoints": whole["endpoints"][: 1 + int(time.monotonic()) % 2]})
+        finally:
+            api.patch(whole, {"endpoints": whole["endpoints"]})
+        assert "Unable to delete" not in rival.log.read_text()
