@@ -20,7 +20,7 @@ WITHIN = 10.0
 STAYS = 0.5
 """Seconds for which it has to stay right, at least."""
 _DROPPED, _ANSWERED = 0.4, 1.5  # seconds that are waited for nothing, and for an answer
-_ENOUGH = 20
+_PAUSE = 0.05
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -95,26 +95,43 @@ def expect(world: World, ways: Iterable[Way], within: float = WITHIN, *, forget:
         AssertionError: something is still wrong after ``within`` seconds, or is wrong again after it was right.
     """
     ways = list(ways)
-    began = time.monotonic()
-    while wrong := _round(world, ways, forget=forget)[0]:
-        assert time.monotonic() < began + within, f"after {within:.0f} s: {wrong[:8]} ({len(wrong)} in all)"
-        time.sleep(0.05)
-    right = time.monotonic()
+    deadline = time.monotonic() + within
     answered: dict[Way, set[str]] = defaultdict(set)
-    for rounds in range(1, _ENOUGH + 1):
+    rounds = 0
+    while True:
         wrong, names = _round(world, ways, forget=forget)
-        assert wrong == [], f"{time.monotonic() - right:.1f} s after it was right"
+        rounds += 1
+        if wrong:
+            answered.clear()
         for way, some in names.items():
             answered[way] |= some
-        idle = {
-            str(way): way.fate.names - answered[way]
-            for way in ways
-            if isinstance(way.fate, Served) and way.fate.names - answered[way]
-        }
-        if not idle and rounds > 1 and time.monotonic() > right + STAYS:
-            return
-        time.sleep(0.05)
-    assert idle == {}, f"never chosen in {_ENOUGH * TIMES} attempts"
+        wrong += [
+            f"{way}: none of {rounds} rounds chose {sorted(idle)}" for way in ways if (idle := _idle(way, answered))
+        ]
+        if not wrong:
+            break
+        assert time.monotonic() < deadline, f"after {within:.0f} s: {len(wrong)} wrong: {wrong[:8]}"
+        time.sleep(_PAUSE)
+    expect_still(world, ways, forget=forget)
+
+
+def expect_still(world: World, ways: Iterable[Way], *, forget: bool = True) -> None:
+    """Take the ways for a while, and expect that all of them end as they should, each time.
+
+    Raises:
+        AssertionError: something is wrong.
+    """
+    ways = list(ways)
+    began = time.monotonic()
+    while time.monotonic() < began + STAYS:
+        time.sleep(_PAUSE)
+        wrong, _ = _round(world, ways, forget=forget)
+        assert wrong == [], f"{time.monotonic() - began:.1f} s after all was right, {len(wrong)} are wrong: {wrong[:8]}"
+
+
+def _idle(way: Way, answered: Mapping[Way, set[str]]) -> frozenset[str]:
+    """Who is to answer, and has not yet."""
+    return way.fate.names - answered.get(way, set()) if isinstance(way.fate, Served) else frozenset()
 
 
 def _round(world: World, ways: Iterable[Way], *, forget: bool) -> tuple[list[str], dict[Way, set[str]]]:
