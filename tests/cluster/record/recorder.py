@@ -96,6 +96,7 @@ class Recorder:
     def save_objects(self, file: Path) -> None:
         """Store the objects that every release is recorded with, as the API server has them."""
         documents = yaml.safe_dump_all(self._objects(), sort_keys=False, explicit_start=True, width=120)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(documents)
 
     def _objects(self) -> Iterable[Manifest]:
