@@ -209,6 +209,13 @@ def _parser() -> argparse.ArgumentParser:
     beside = parser.add_argument_group("beside kube-proxy", f"for {', '.join(plan.BESIDE)}")
     beside.add_argument("--alone", action="store_true", help="measure nodeproxy alone, without kube-proxy")
     beside.add_argument(
+        "--kube-proxy-up-to",
+        type=_count,
+        default=plan.THEIRS_UP_TO,
+        metavar="N",
+        help="start kube-proxy with so many Services at most (%(default)s): with 30,000, it holds a processor for minutes",
+    )
+    beside.add_argument(
         "--starts", type=_count, default=plan.STARTS, metavar="N", help="starts at the first size (%(default)s)"
     )
     beside.add_argument(

@@ -6,27 +6,21 @@ JSON, which kube-proxy's configuration can ask for.
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from bench import live
+from bench import turns
 from bench.errors import BenchError
 from bench.kernel import KernelTable
+from bench.live import place
 from bench.notices import Notices
 from bench.progress import say
-from bench.rivals import JSON, NAMES, Name, Rival, Started, started
+from bench.rivals import JSON, NAMES, Name, Rival, started
 from bench.served import Served
+from bench.turns import Scene
 from cluster.processes import Scratch
 from cluster.programs import programs
-from netns.namespaces import Namespace
 
-
-class _Scene(NamedTuple):
-    """A proxy that has loaded, and its server."""
-
-    served: Served
-    proxy: Started
-    table: KernelTable
-    namespace: Namespace
+_Measure = Callable[[Scene, Served, Notices], None]
 
 
 def loopback(services: int, updates: int = 10, rivals: Sequence[Name] = NAMES) -> dict[str, Any]:
@@ -38,9 +32,8 @@ def loopback(services: int, updates: int = 10, rivals: Sequence[Name] = NAMES) -
         rivals: the proxies.
     """
 
-    def measure(scene: _Scene, figures: dict[str, Any]) -> None:
-        with Notices(scene.namespace) as notices:
-            live.one_by_one(scene.served.one, notices, updates, figures)
+    def measure(scene: Scene, served: Served, notices: Notices) -> None:
+        turns.one_by_one(served.one, scene, notices, updates)
 
     return _each("loopback", services, rivals, measure)
 
@@ -55,38 +48,34 @@ def replay(services: int, rate: int, seconds: float, rivals: Sequence[Name] = NA
         rivals: the proxies.
     """
 
-    def measure(scene: _Scene, figures: dict[str, Any]) -> None:
-        with Notices(scene.namespace) as notices:
-            live.burst(
-                lambda look: scene.served.replay(rate, seconds, look),
-                live.Receiver(scene.proxy, notices, scene.table, scene.served.changes.endpoints),
-                figures,
-            )
+    def measure(scene: Scene, served: Served, notices: Notices) -> None:
+        turns.burst(lambda look: served.replay(rate, seconds, look), scene, notices)
 
     return _each("replay", services, rivals, measure)
 
 
-def _each(
-    topic: str, services: int, rivals: Sequence[Name], measure: Callable[[_Scene, dict[str, Any]], None]
-) -> dict[str, Any]:
+def _each(topic: str, services: int, rivals: Sequence[Name], measure: _Measure) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     failures: list[str] = []
-    for rival in rivals:
-        figures: dict[str, Any] = {"start s": [], "peak KiB": []}
-        try:
-            with _loaded(services, rival, figures) as scene:
-                measure(scene, figures)
-        except BenchError as error:
-            failures.append(f"{rival}, {services:,} Services: {error}")
-        if figures["start s"]:
-            parts.append({"topic": f"{topic} {rival}", "services": services, "figures": figures})
+    for name in rivals:
+        figures: dict[str, Any] = {}
+        with _started(services, name, figures) as (scene, served):
+            try:
+                turns.start(scene, services)
+                say(f"{name} has loaded {services:,} Services")
+                with Notices(scene.namespace) as notices:
+                    measure(scene, served, notices)
+            except BenchError as error:
+                failures.append(f"{name}, {services:,} Services: {error}; its log ends: {scene.proxy.last_words()}")
+        if figures:
+            parts.append({"topic": f"{topic} {name}", "services": services, "figures": figures})
     return {"parts": parts, "failures": failures}
 
 
 @contextlib.contextmanager
-def _loaded(services: int, name: Name, figures: dict[str, Any]) -> Iterator[_Scene]:
+def _started(services: int, name: Name, figures: dict[str, Any]) -> Iterator[tuple[Scene, Served]]:
     rival = Rival(name, programs().kube_proxy if name == "kube-proxy" else None, JSON)
-    with contextlib.closing(Scratch()) as scratch, live.place() as namespace:
+    with contextlib.closing(Scratch()) as scratch, place() as namespace:
         with namespace.enter():
             table = KernelTable()
         with (
@@ -94,7 +83,4 @@ def _loaded(services: int, name: Name, figures: dict[str, Any]) -> Iterator[_Sce
             Served(namespace, services, scratch.path) as served,
             started(rival, namespace, served.kubeconfig, scratch.path) as proxy,
         ):
-            live.start(proxy, table, services, figures)
-            say(f"{name} has loaded {services:,} Services")
-            live.expect_endpoints(table, served.changes.endpoints())
-            yield _Scene(served, proxy, table, namespace)
+            yield Scene(proxy, namespace, table, figures, served.changes.endpoints), served

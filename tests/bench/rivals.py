@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench import cluster
-from bench.errors import BenchError
 from netns.namespaces import Namespace
 
 Name = Literal["kube-proxy", "nodeproxy"]
@@ -99,11 +98,7 @@ class Started:
 
 @contextmanager
 def started(rival: Rival, namespace: Namespace, kubeconfig: Path, folder: Path) -> Iterator[Started]:
-    """Start a proxy in a network namespace, and end it.
-
-    Raises:
-        BenchError: what is done meanwhile failed; its last words are added.
-    """
+    """Start a proxy in a network namespace, and end it."""
     words = rival.words(kubeconfig, folder)
     log = folder / f"{rival.name}.log"
     with log.open("w") as output:
@@ -112,9 +107,6 @@ def started(rival: Rival, namespace: Namespace, kubeconfig: Path, folder: Path) 
     found = Started(rival, process, began, log)
     try:
         yield found
-    except BenchError as error:
-        msg = f"{rival.name}: {error}; its log ends: {found.last_words()}"
-        raise BenchError(msg) from error
     finally:
         process.send_signal(signal.SIGTERM)
         try:

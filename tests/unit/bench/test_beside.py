@@ -9,9 +9,9 @@ import pytest
 from bench import cluster, plan, rival_checks, rival_report
 from bench.checks import judge
 from bench.errors import BenchError
-from bench.live import Observation, lag, latest
 from bench.plan import Beside
 from bench.samples import Samples
+from bench.turns import Observation, lag, latest
 from bench.writers import Change, Changes
 
 SERVICES = 20
@@ -131,8 +131,16 @@ def test_growth_compares_the_ends_of_a_burst() -> None:
 )
 def test_topics_choose_what_is_measured_beside(topics: str, expected: dict[str, Any]) -> None:
     found = {task.topic: task.arguments for task in plan.tasks(plan.SIZES, topics.split(","))}
-    both = {"rivals": ["kube-proxy", "nodeproxy"]}
-    assert found == {topic: {**arguments, **both} for topic, arguments in expected.items()}
+    rivals = [argument.pop("rivals") for argument in found.values()]
+    assert found == expected
+    assert rivals == [["nodeproxy"] if topics == "loopback" else ["kube-proxy", "nodeproxy"]]
+
+
+def test_kube_proxy_is_started_with_more_services_on_request_only() -> None:
+    (task,) = plan.tasks((30_000,), ("loopback",), beside=Beside(theirs_up_to=30_000))
+    assert task.arguments["rivals"] == ["kube-proxy", "nodeproxy"]
+    (task,) = plan.tasks((16_900,), ("loopback",))
+    assert task.arguments["rivals"] == ["kube-proxy", "nodeproxy"]
 
 
 def test_a_burst_goes_with_the_rest_where_both_are_chosen() -> None:
