@@ -1,7 +1,7 @@
 """The objects that recordings are made of: every type and policy of a Service, and endpoints in every condition.
 
 Everything that an API server would otherwise choose (ClusterIPs, node ports, health check ports) is given. So two
-recordings differ by what differs in the releases, by the order of what is listed, and by whom clients happened to reach.
+recordings differ by what differs in the releases, by the order of what is listed, and by whom clients came to reach.
 """
 
 from collections.abc import Iterable, Sequence
