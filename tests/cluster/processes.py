@@ -15,6 +15,9 @@ from pathlib import Path
 from netns.namespaces import Namespace
 
 _TAIL = 30
+_DYING = 60.0
+"""Seconds that a process may take to go once it is killed. Half a minute has been seen: a busy Linux (6.18) may let it
+wait for that long until its inotify is given up (fsnotify_destroy_group)."""
 _BRIEF = 400
 
 
@@ -100,10 +103,10 @@ class Program:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
         try:
-            process.wait(patience)
+            process.wait(_DYING if number == signal.SIGKILL else patience)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(patience)
+            process.wait(_DYING)
 
     def check(self) -> None:
         """Raise if it ended by itself.

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.timeout(240)
 
 LONG = 2.0
 """Seconds for which nothing is to happen."""
-BACK = 60.0
-"""Seconds after which agents have to be up to date again; they wait for up to 30 s before they try again."""
+BACK = 90.0
+"""Seconds after which agents have to be up to date again, however long the outage was: they pause for up to 30 s."""
 
 
 def _rules(space: Space) -> dict[str, str]:
