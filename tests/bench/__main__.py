@@ -213,7 +213,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_count,
         default=plan.THEIRS_UP_TO,
         metavar="N",
-        help="start kube-proxy with so many Services at most (%(default)s): with 30,000, it holds a processor for minutes",
+        help="start kube-proxy with so many Services at most (%(default)s): 30,000 stop a processor for minutes",
     )
     beside.add_argument(
         "--starts", type=_count, default=plan.STARTS, metavar="N", help="starts at the first size (%(default)s)"

@@ -17,6 +17,7 @@ _TITLES = (
 # label, figure, percentile, unit, whether a ratio means something
 _LINES: tuple[tuple[str, str, float, tuple[str, float], bool], ...] = (
     ("start to loaded", "start s", 50, _SECONDS, True),
+    ("  CPU time until then", "start CPU s", 50, _SECONDS, True),
     ("peak memory of the whole tree", "peak KiB", 100, _MEGABYTES, True),
     ("  its own", "own peak KiB", 100, _MEGABYTES, True),
     ("  children's", "children's peak KiB", 100, _MEGABYTES, False),

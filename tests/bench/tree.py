@@ -51,16 +51,19 @@ def resident(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Seconds of a processor that a process has used, in user mode and in the kernel.
+    """Seconds of a processor that the processes of a tree have used, in user mode and in the kernel.
 
-    Its own threads count to the nanosecond (``schedstat``, which ``stat`` rounds to ticks of 10 ms); children count in
-    ticks, and once they have ended. Take it where neither threads nor children end at the moment.
+    Threads count to the nanosecond (``schedstat``, which ``stat`` rounds to ticks of 10 ms); children that have ended
+    count in ticks. Take it where no threads end at the moment.
     """
-    own = 0
-    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+    spent = 0.0
+    for member in members(pid):
+        for path in Path(f"/proc/{member}/task").glob("*/schedstat"):
+            with suppress(*_GONE):
+                spent += int(path.read_text().split()[0]) / _NANOSECONDS
         with suppress(*_GONE):
-            own += int(path.read_text().split()[0])
-    return own / _NANOSECONDS + _ended_children(pid)
+            spent += _ended_children(member)
+    return spent
 
 
 def _ended_children(pid: int) -> float:

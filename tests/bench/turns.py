@@ -49,6 +49,8 @@ def start(scene: Scene, services: int) -> None:
         loaded = table.wait_loaded(addresses, proxy.ended, 120 + services / 60)
         time.sleep(0.5)  # a child that wrote them is still there then, or was looked at in its last moments
         peak = memory.peak()
+        busy = tree.cpu_seconds(proxy.pid)
+    figures.setdefault("start CPU s", []).append(busy)
     figures.setdefault("start s", []).append(loaded - proxy.began)
     figures.setdefault("peak KiB", []).append(peak.total)
     figures.setdefault("own peak KiB", []).append(peak.own)
