@@ -156,7 +156,8 @@ def test_a_build_that_fails_says_what_go_said_and_leaves_nothing(machine: Machin
 def test_a_build_that_is_interrupted_leaves_nothing_that_counts(machine: Machine, number: signal.Signals) -> None:
     machine.install("go1.26.0", work="exec sleep 120")
     tests = Path(__file__).resolve().parents[1]
-    command = [sys.executable, "-m", "cluster.programs"]
+    # Where tests run in the background of a shell, SIGINT is ignored, and would be here.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "cluster.programs"]
     with subprocess.Popen(command, cwd=tests, env={**os.environ, "PYTHONPATH": str(tests)}) as child:
         end = time.monotonic() + _PATIENCE
         while not machine.builds() and time.monotonic() < end:
