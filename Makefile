@@ -37,7 +37,7 @@ demo: setup ## build a small world of network namespaces and balance real connec
 test: setup ## run the unit tests and the tests with real packets (ARGS="..." goes to pytest)
 	@$(AS_ROOT) $(PY) -m pytest -n $(JOBS) --dist loadfile -o cache_dir="$(CACHE)/pytest" $(ARGS)
 
-programs: setup ## build Kubernetes' API server, controllers, kubectl and kube-proxy, and etcd, for what runs them (once; 4-8 minutes)
+programs: setup ## build Kubernetes' API server, controllers, kubectl and kube-proxy, and etcd, once (6 to 13 minutes)
 	@PYTHONPATH=operator:tests $(PY) -m cluster.programs
 
 # The programs are built before, by the user: tests may run where there is no network, or with another home folder.
