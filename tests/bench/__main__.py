@@ -171,7 +171,15 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _beside(arguments: argparse.Namespace) -> Beside:
-    return Beside(arguments.alone, arguments.starts, arguments.updates, arguments.idle, arguments.burst, arguments.rate)
+    return Beside(
+        alone=arguments.alone,
+        theirs_up_to=arguments.kube_proxy_up_to,
+        starts=arguments.starts,
+        updates=arguments.updates,
+        idle=arguments.idle,
+        burst=arguments.burst,
+        rate=arguments.rate,
+    )
 
 
 def _topics(text: str) -> tuple[str, ...]:
