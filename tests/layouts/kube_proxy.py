@@ -8,7 +8,9 @@
 anonymous map of its endpoints' addresses and ports, or a plain ``dnat`` where there is one endpoint; endpoints have
 chains only with session affinity. Hooks, priorities and the chains between differ as well.
 
-Written from the layouts' description, not with nodeproxy's templates: so that one can be held against the other.
+Written from the layouts' description, not with nodeproxy's templates: so that one can be held against the other. That
+kube-proxy writes the same is shown with tables that it wrote (:mod:`netns.recorded`). They are small; these can have any
+size.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -4,19 +4,20 @@
 This keeps the kernel's messages as they are and looks at them afterwards.
 """
 
-import contextlib
-import socket
+import io
+import os
 import struct
-import threading
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from netns import takeover_reader
 from netns.namespaces import Namespace
 
-_NETLINK_NETFILTER, _SOL_NETLINK, _ADD_MEMBERSHIP, _NFNLGRP_NFTABLES = 12, 270, 1, 7
-_SO_RCVBUFFORCE = 33
-_BUFFER = 256 << 20
+_PATIENCE = 30.0
 _KINDS = {0: "table", 3: "chain", 6: "rule", 9: "set", 12: "element"}  # and two above, the same deleted
 _GENERATION = 15  # NFT_MSG_NEWGEN, the last of a transaction; numbers of linux/netfilter/nf_tables.h
 _SUBSYSTEM = 10  # NFNL_SUBSYS_NFTABLES
@@ -46,28 +47,34 @@ class Events:
     """Listens to a namespace's ruleset while its ``with`` statement lasts."""
 
     def __init__(self, namespace: Namespace) -> None:
-        with namespace.enter():
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
+        self._namespace = namespace
         self._chunks: list[bytes] = []
         self._error: OSError | None = None
-        self._thread = threading.Thread(target=self._listen, name="nftables events", daemon=True)
-        self._stop = threading.Event()
 
     def __enter__(self) -> Self:
-        with contextlib.suppress(PermissionError):  # in a user namespace; then the buffer stays small, as changes do
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
-        self._socket.bind((0, 0))
-        self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _NFNLGRP_NFTABLES)
-        self._socket.settimeout(0.2)
-        self._thread.start()
+        script = str(Path(takeover_reader.__file__))
+        self._process = self._namespace.start(sys.executable, "-I", script, stdout=subprocess.PIPE)
+        assert self._said.readline() == b"ready\n"
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._thread.join(10)
-        self._socket.close()
+        self._process.terminate()
+        with self._said as said:
+            while head := said.read(takeover_reader.LENGTH.size):
+                (length,) = takeover_reader.LENGTH.unpack(head)
+                if length < 0:
+                    self._error = OSError(-length, os.strerror(-length))
+                else:
+                    self._chunks.append(said.read(length))
+        self._process.wait(_PATIENCE)
+
+    @property
+    def _said(self) -> io.BufferedReader:
+        assert isinstance(self._process.stdout, io.TextIOWrapper)
+        assert isinstance(self._process.stdout.buffer, io.BufferedReader)
+        return self._process.stdout.buffer
 
     def transactions(self) -> list[list[Event]]:
         """The transactions so far, in order, each with its changes in order; after the ``with`` statement.
@@ -91,17 +98,6 @@ class Events:
                 name = attributes.get(_NAME.get(kind, 0), "")
                 found[-1].append(Event(what, _FAMILIES[payload[0]], attributes.get(_TABLE, ""), name))
         return [events for events in found if events]
-
-    def _listen(self) -> None:
-        try:
-            while True:
-                try:
-                    self._chunks.append(self._socket.recv(1 << 20))
-                except TimeoutError:  # all that had been written when the end was asked for has been read
-                    if self._stop.is_set():
-                        return
-        except OSError as error:
-            self._error = error
 
     def _messages(self) -> Iterator[tuple[int, bytes]]:
         for chunk in self._chunks:
