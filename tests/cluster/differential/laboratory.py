@@ -1,0 +1,412 @@
+"""Both sides on one control plane: makes a seed's objects, waits for both proxies, and compares the flows' fates."""
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cluster.api import ApiError
+from cluster.control_plane import AGENT, KUBE_PROXY, ControlPlane
+from cluster.differential.fates import LONG_TIMEOUT, Asker, Fate, Fates, same
+from cluster.differential.generate import NAMESPACE, SERVICE_NAME_LABEL, TARGETS, Made, cluster, host_addresses
+from cluster.differential.ground import PLAIN_POD, Ground
+from cluster.differential.known import Difference, Known, explanation
+from cluster.differential.proxies import MARKER_PORT, KubeProxy, NodeProxy, Proxy
+from cluster.differential.questions import Question, questions
+from cluster.differential.settings import Settings, settings_of
+from cluster.differential.states import ZONES
+from cluster.processes import Keeper, ProgramError, Scratch
+from netns import addresses as plan
+from netns.addresses import FAMILIES, Family, Pair
+from netns.manifests import Manifest, node
+from netns.probe import Answer
+
+_ZONE_LABEL = "topology.kubernetes.io/zone"
+_SECOND_LOOKS = 2
+_CONNECTIONS = 8
+_COUNTER_LOOKS = 20
+_ZONE_ENDPOINTS = ("pod-a1", "pod-b1")
+_ZONE_PATIENCE, _ZONE_TRIES = 6.0, 25
+
+
+@dataclass
+class Result:
+    """What a seed showed.
+
+    Attributes:
+        seed: the seed.
+        settings: how the proxies were configured.
+        made: its Services that the API server took.
+        refused: what the API server refused, and why.
+        fates: what became of each flow, with kube-proxy and with nodeproxy.
+        differences: flows with another fate, and no reason for it.
+        explained: flows with another fate, and the entry of docs/differences.md that says why.
+        looked_again: how many flows were looked at again before that was clear.
+        zone_missed: whether kube-proxy had not learned of the node's zone when it started.
+        seconds: how long each part took.
+        rules: the rules that concern a difference, of each side.
+    """
+
+    seed: int
+    settings: Settings
+    made: list[Made] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    fates: dict[Question, tuple[Fate, Fate]] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
+    explained: list[tuple[Difference, Known]] = field(default_factory=list)
+    looked_again: int = 0
+    zone_missed: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    rules: dict[Question, tuple[str, str]] = field(default_factory=dict)
+
+
+class Side:
+    """One network with one proxy."""
+
+    def __init__(self, plane: ControlPlane, name: str, make: Callable[[Ground], Proxy]) -> None:
+        self.name = name
+        self.ground = Ground()
+        try:
+            plane.attach(self.ground.node, name="control")
+            self.proxy = make(self.ground)
+        except BaseException:
+            self.ground.close()
+            raise
+        self.asker = Asker(self.ground)
+
+    def close(self) -> None:
+        """End the proxy and let go of the network."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.ground.close)
+            self.proxy.stop()
+
+
+class Laboratory:
+    """Both sides. Use it in a ``with`` statement; what a seed shows is looked at once, when first wanted.
+
+    Args:
+        plane: the control plane.
+        self_check: kube-proxy on both sides, which must show no difference.
+        say: takes a line for each seed.
+
+    Attributes:
+        theirs, ours: the two sides.
+        self_check: whether there is kube-proxy on both.
+    """
+
+    def __init__(self, plane: ControlPlane, *, self_check: bool = False, say: Callable[[str], None] = print) -> None:
+        self._plane = plane
+        self.self_check = self_check
+        self._say = say
+        self._results: dict[int, Result] = {}
+        self._failed: dict[int, Exception] = {}
+        self._current: int | None = None
+        self._objects: list[Manifest] = []
+        self._markers = itertools.count(1)
+        self._zoned = Pair("", "")
+        with contextlib.ExitStack() as stack:
+            scratch = Scratch()
+            stack.callback(scratch.close)
+            keeper = Keeper()
+            stack.callback(keeper.close)
+            self._folder = scratch.path
+            self.theirs = Side(plane, "kube-proxy", lambda ground: self._kube_proxy(ground, keeper, "theirs"))
+            stack.callback(self.theirs.close)
+            ours = self._kube_proxy if self_check else self._node_proxy
+            self.ours = Side(plane, "nodeproxy", lambda ground: ours(ground, keeper, "ours"))
+            stack.callback(self.ours.close)
+            self._make_nodes()
+            stack.callback(self._clear_all)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def result(self, seed: int) -> Result:
+        """What a seed shows.
+
+        Raises:
+            ProgramError: a proxy ended, or did not get done in time. It is raised again whenever this is called.
+        """
+        if seed in self._failed:
+            raise self._failed[seed]
+        if seed not in self._results:
+            try:
+                self._results[seed] = self._look(seed)
+            except Exception as error:
+                self._failed[seed] = error
+                raise
+        return self._results[seed]
+
+    def counter_check(self, seed: int, *flags: str) -> list[Difference]:
+        """What differs when nodeproxy runs with more flags, such as wrong templates, on the same objects.
+
+        Returns:
+            Flows whose fate differs from what it is with kube-proxy and was with nodeproxy; some of them, each of
+            which was looked at again.
+        """
+        if self._current != seed:
+            self._results.pop(seed, None)
+        result = self.result(seed)
+        alike = [one for one, (theirs, ours) in result.fates.items() if same(one, theirs, ours)]
+        theirs = {question: result.fates[question][0] for question in alike}
+        self.ours.proxy.run(result.settings, *flags)
+        self._settle(self.ours)
+        ours = self._ours_alone(theirs)
+        unsure = [one.question for one in self._differences(result, theirs, ours, {})][:_COUNTER_LOOKS]
+        ours = self.ours.asker.thoroughly(unsure, timeout=LONG_TIMEOUT)
+        return self._differences(result, {question: theirs[question] for question in unsure}, ours, {})
+
+    # --- one seed
+
+    def _look(self, seed: int) -> Result:
+        result = Result(seed, settings_of(seed))
+        began = time.monotonic()
+        services = self._prepare(seed, result)
+        result.seconds["objects and proxies"] = time.monotonic() - began
+        began = time.monotonic()
+        asked = questions(seed, [(made, services[made.name]) for made in result.made])
+        theirs, ours = self._compare(asked, result, services)
+        result.fates = {question: (theirs[question], ours[question]) for question in asked}
+        result.seconds["flows"] = time.monotonic() - began
+        for found in self._differences(result, theirs, ours, services):
+            known = explanation(found)
+            if known is None:
+                result.differences.append(found)
+            else:
+                result.explained.append((found, known))
+        for found in result.differences[:10]:
+            result.rules[found.question] = self._rules(found)
+        self._say(_line(result))
+        return result
+
+    def _prepare(self, seed: int, into: Result) -> dict[str, Manifest]:
+        """Have the objects of a seed in the API server, and both proxies know them."""
+        self._clear()
+        self._label_zone(ZONES[0] if into.settings.zoned else None)
+        services = self._create(cluster(seed), into)
+        self._zoned = self._mark_zones()
+        self._current = seed
+        for side in (self.theirs, self.ours):
+            side.proxy.run(into.settings)
+        self._settle(self.theirs, self.ours)
+        self._await_zone(into)
+        return services
+
+    def _await_zone(self, result: Result) -> None:
+        """Wait until both proxies know the node's zone.
+
+        kube-proxy 1.37 may miss it when it starts: it asks for the Node's events before it says who handles them. A
+        label that changes is not missed.
+        """
+        if not result.settings.zoned:
+            return
+        deadline = time.monotonic() + _ZONE_PATIENCE
+        jiggled = False
+        while not self._knows_zone(self.ours):
+            if time.monotonic() > deadline:
+                raise ProgramError(f"nodeproxy does not know its zone; its log ends:\n{self.ours.proxy.log()}")
+        while not self._knows_zone(self.theirs):
+            if time.monotonic() > deadline and jiggled:
+                raise ProgramError(f"kube-proxy does not know its zone; its log ends:\n{self.theirs.proxy.log()}")
+            if not jiggled and time.monotonic() > deadline - _ZONE_PATIENCE / 2:
+                result.zone_missed = jiggled = True
+                self._label_zone("zone-nowhere")
+                self._label_zone(ZONES[0])
+                deadline += _ZONE_PATIENCE
+
+    def _knows_zone(self, side: Side) -> bool:
+        """Whether a Service with an endpoint for each zone is served by the one for this zone alone."""
+        pod = side.ground.world.pod(PLAIN_POD)
+        here = f"{_ZONE_ENDPOINTS[0]}:{TARGETS[0]}"
+        for address in self._zoned:
+            answers = pod.connect_times(_ZONE_TRIES, address, MARKER_PORT)
+            if not all(isinstance(answer, Answer) and answer.name == here for answer in answers):
+                time.sleep(0.1)
+                return False
+        return True
+
+    def _settle(self, *sides: Side) -> None:
+        # Twice: a sync may be under way in pieces when the first one shows.
+        for _ in range(2):
+            addresses = self._mark()
+            for side in sides:
+                side.proxy.await_marker(addresses)
+        for side in sides:
+            side.proxy.forget()
+
+    def _compare(
+        self, asked: Sequence[Question], result: Result, services: Mapping[str, Manifest]
+    ) -> tuple[Fates, Fates]:
+        theirs, ours = self._both(lambda asker: asker.first(asked))
+        open_ = [q for q in asked if theirs[q].reached or ours[q].reached or theirs[q] != ours[q]]
+        self._update(theirs, ours, self._both(lambda asker: asker.thoroughly(open_)))
+        for times in range(2, 2 + _SECOND_LOOKS):
+            found = self._differences(result, theirs, ours, services)
+            unsure = [one.question for one in found if explanation(one) is None]
+            if not unsure:
+                break
+            result.looked_again += len(unsure)
+            look = partial(Asker.thoroughly, questions=unsure, timeout=LONG_TIMEOUT, times=times)
+            self._update(theirs, ours, self._both(look))
+        return theirs, ours
+
+    def _both(self, ask: Callable[[Asker], Fates]) -> tuple[Fates, Fates]:
+        return ask(self.theirs.asker), ask(self.ours.asker)
+
+    @staticmethod
+    def _update(theirs: Fates, ours: Fates, found: tuple[Fates, Fates]) -> None:
+        theirs |= found[0]
+        ours |= found[1]
+
+    def _ours_alone(self, theirs: Fates) -> Fates:
+        asker = self.ours.asker
+        fates = asker.first(theirs)
+        # Whoever has become unreachable for all is known by now; the others may have lost or found some.
+        return fates | asker.thoroughly([question for question in theirs if fates[question].reached])
+
+    def _differences(
+        self, result: Result, theirs: Fates, ours: Fates, services: Mapping[str, Manifest]
+    ) -> list[Difference]:
+        return [
+            Difference(
+                question,
+                services.get(question.service.partition("/")[2]),
+                result.settings,
+                theirs[question],
+                ours[question],
+            )
+            for question in theirs
+            if not same(question, theirs[question], ours[question])
+        ]
+
+    def _rules(self, found: Difference) -> tuple[str, str]:
+        question = found.question
+        name = f"{question.service}/{question.protocol.lower()}/{question.port_name}"
+        words = [name, f"{question.address} "] if question.service else [f"{question.address} "]
+        family = question.family
+        return self.theirs.proxy.rules(family, words), self.ours.proxy.rules(family, words)
+
+    # --- objects
+
+    def _make_nodes(self) -> None:
+        self._plane.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        for number, one in enumerate(self.theirs.ground.world.nodes.values()):
+            manifest = node(one, **{_ZONE_LABEL: ZONES[number]})
+            status = manifest.pop("status")
+            self._plane.api.patch_status(self._plane.api.create(manifest), status)
+
+    def _label_zone(self, zone: str | None) -> None:
+        which = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.theirs.ground.node.name}}
+        self._plane.api.patch(which, {"metadata": {"labels": {_ZONE_LABEL: zone}}})
+
+    def _create(self, wanted: Iterable[Made], result: Result) -> dict[str, Manifest]:
+        lock = threading.Lock()
+        services: dict[str, Manifest] = {}
+
+        def create(made: Made) -> None:
+            try:
+                service = self._plane.api.create(made.service)
+            except ApiError as error:
+                if error.code != 422:
+                    raise
+                with lock:
+                    result.refused.append(f"{made.cell}: {error}")
+                return
+            with lock:
+                self._objects.append(service)
+            if made.status is not None:
+                service = self._plane.api.patch_status(service, {"loadBalancer": made.status})
+            for one in made.slices:
+                self._plane.api.create(one)
+                with lock:
+                    self._objects.append(one)
+            with lock:
+                services[made.name] = service
+                result.made.append(made)
+
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            for done in [pool.submit(create, made) for made in wanted]:
+                done.result()
+        result.made.sort(key=lambda made: made.name)
+        return services
+
+    def _mark(self) -> Pair:
+        """Make a Service that has an endpoint, and return its ClusterIPs."""
+        return self._make_marker(lambda family: [{"addresses": [plan.pod_address(0, 99).of(family)]}])
+
+    def _mark_zones(self) -> Pair:
+        """Make a Service that has an endpoint for this zone and one for another, and return its ClusterIPs."""
+
+        def endpoints(family: Family) -> list[Manifest]:
+            return [
+                {"addresses": [host_addresses(name).of(family)], "hints": {"forZones": [{"name": zone}]}}
+                for name, zone in zip(_ZONE_ENDPOINTS, ZONES[:2], strict=True)
+            ]
+
+        return self._make_marker(endpoints)
+
+    def _make_marker(self, endpoints: Callable[[Family], list[Manifest]]) -> Pair:
+        name = f"marker-{next(self._markers)}"
+        spec = {"ipFamilyPolicy": "RequireDualStack", "ports": [{"protocol": "TCP", "port": MARKER_PORT}]}
+        metadata: Manifest = {"name": name, "namespace": NAMESPACE}
+        service = self._plane.api.create({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
+        self._objects.append(service)
+        for family in FAMILIES:
+            labelled = {"namespace": NAMESPACE, "labels": {SERVICE_NAME_LABEL: name}}
+            one = {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"name": f"{name}-v{family}", **labelled},
+                "addressType": f"IPv{family}",
+                "endpoints": endpoints(family),
+                "ports": [{"name": "", "protocol": "TCP", "port": TARGETS[0]}],
+            }
+            self._objects.append(self._plane.api.create(one))
+        by_family = {":" in address: address for address in service["spec"]["clusterIPs"]}
+        return Pair(by_family[False], by_family[True])
+
+    def _clear(self) -> None:
+        objects, self._objects = self._objects, []
+        self._current = None
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            for done in [pool.submit(self._plane.api.delete, one) for one in objects]:
+                done.result()
+
+    def _clear_all(self) -> None:
+        self._clear()
+        for name in self.theirs.ground.world.nodes:
+            self._plane.api.delete({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        self._plane.api.delete({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+
+    # --- proxies
+
+    def _kube_proxy(self, ground: Ground, keeper: Keeper, name: str) -> Proxy:
+        config = self._plane.kubeconfig_for(KUBE_PROXY)
+        program = self._plane.programs.kube_proxy
+        return KubeProxy(program, ground.node.namespace, keeper, config, self._folder / name)
+
+    def _node_proxy(self, ground: Ground, keeper: Keeper, name: str) -> Proxy:
+        config: Path = self._plane.kubeconfig_for(AGENT)
+        return NodeProxy(ground.node.namespace, keeper, config, self._folder / name)
+
+
+def _line(result: Result) -> str:
+    took = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in result.seconds.items())
+    return (
+        f"seed {result.seed}: {len(result.made)} Services, {len(result.fates)} flows,"
+        f" {len(result.differences)} differences, {len(result.explained)} on purpose,"
+        f" {result.looked_again} looked at again, {len(result.refused)} Services refused by the API server ({took})"
+    )
