@@ -9,8 +9,8 @@ anonymous map of its endpoints' addresses and ports, or a plain ``dnat`` where t
 chains only with session affinity. Hooks, priorities and the chains between differ as well.
 
 Written from the layouts' description, not with nodeproxy's templates: so that one can be held against the other. That
-kube-proxy writes the same is shown with tables that it wrote (:mod:`netns.recorded`). They are small; these can have any
-size.
+kube-proxy writes the same is shown with tables that it wrote (:mod:`netns.recorded`). Those are small; these can have
+any size.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
