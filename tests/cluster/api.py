@@ -303,7 +303,7 @@ class Api:
             except BaseException as error:
                 connection.close()
                 # The server closes connections that were idle: not the request's fault.
-                if fresh or not isinstance(error, (ConnectionError, http.client.RemoteDisconnected)):
+                if fresh or not isinstance(error, (ConnectionError, ssl.SSLEOFError)):
                     raise
                 connection = None
                 continue
