@@ -133,14 +133,13 @@ class Asker:
         return [[self._flow(question, question.source)] for _ in range(tries)]
 
     def _every(self, question: Question, times: int) -> list[list[Flow]]:
-        tries = question.tries * times
         if not question.sticky:
-            return self._single(question, tries)
+            return self._single(question, question.tries * times)
         if question.lone:
             return [[self._flow(question, question.source)] * _LONE]
         origin = ORIGINS[question.origin]
-        clients = {origin.alias(question.family, number) for number in range(tries)}
-        return [[self._flow(question, client)] * _STICKY for client in sorted(clients)]
+        clients = [origin.alias(question.family, question.first_client + number) for number in range(question.tries)]
+        return [[self._flow(question, client)] * _STICKY for client in clients]
 
     def _flow(self, question: Question, source: str | None) -> Flow:
         host = self._ground.host(ORIGINS[question.origin].host)

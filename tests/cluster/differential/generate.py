@@ -42,6 +42,7 @@ _RANGES: dict[str, list[str]] = {
 }
 _DISTRIBUTIONS: dict[str, None] = dict.fromkeys(("none", "PreferClose", "PreferSameZone", "PreferSameNode"))
 _SHARED_PORT = 0.3
+_MOST_STICKY = 4
 _AFFINITY_SECONDS = (30, 600, 10800)
 
 
@@ -142,19 +143,20 @@ def every_trait() -> frozenset[str]:
 def _make(draft: _Draft) -> Made:
     cell, rng = draft.cell, draft.rng
     draft.metadata |= {"name": f"s{draft.seed}-{draft.number}", "namespace": NAMESPACE, "labels": {}, "annotations": {}}
+    backends = cell.state.backends(rng)
     _shape(draft)
     ports = _ports(draft)
     if cell.kind is not Kind.EXTERNAL_NAME:
         draft.spec["ports"] = ports
     if cell.kind.served:
         _policies(draft)
-        _affinity(draft)
+        _affinity(draft, len(backends or []))
         _oddities(draft)
     if cell.kind is not Kind.CLUSTER_IP:
         _external_ips(draft)
     if cell.kind is Kind.LOAD_BALANCER:
         _load_balancer(draft)
-    slices = _slices(draft, ports, cell.state.backends(rng))
+    slices = _slices(draft, ports, backends)
     service = {"apiVersion": "v1", "kind": "Service", "metadata": draft.metadata, "spec": draft.spec}
     return Made(cell, service, draft.status, slices, frozenset(draft.traits))
 
@@ -200,8 +202,9 @@ def _policies(draft: _Draft) -> None:
         draft.spec["trafficDistribution"] = distribution
 
 
-def _affinity(draft: _Draft) -> None:
-    if draft.chance(0.25, Rare.AFFINITY):
+def _affinity(draft: _Draft, endpoints: int) -> None:
+    # More endpoints would take more clients than there are addresses to dial from.
+    if endpoints <= _MOST_STICKY and draft.chance(0.35, Rare.AFFINITY):
         draft.spec["sessionAffinity"] = "ClientIP"
         seconds = draft.rng.choice(_AFFINITY_SECONDS)
         draft.spec["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": seconds}}

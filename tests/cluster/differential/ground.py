@@ -24,7 +24,8 @@ NODE = "node-a"
 PLAIN_POD, OTHER_PLAIN_POD = "pod-a4", "pod-c2"
 """A pod of that node, and one of another, that serve nothing."""
 _NODE_ALIASES = Pair("10.97.0.0/24", "fd00:10:97::/64")
-_ALIASES = 100
+ALIASES, _FIRST_ALIAS = 110, 12
+"""How many addresses an origin has to dial from, besides the usual one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Origin:
 
     def alias(self, family: Family, number: int) -> str | None:
         """One of the addresses it may dial from; None: it has but one."""
-        return None if self.aliases is None else _nth(self.aliases.of(family), number % _ALIASES + 20)
+        return None if self.aliases is None else _nth(self.aliases.of(family), _FIRST_ALIAS + number % ALIASES)
 
 
 def _pod_aliases(index: int) -> Pair:

@@ -409,4 +409,5 @@ def _line(result: Result) -> str:
         f"seed {result.seed}: {len(result.made)} Services, {len(result.fates)} flows,"
         f" {len(result.differences)} differences, {len(result.explained)} on purpose,"
         f" {result.looked_again} looked at again, {len(result.refused)} Services refused by the API server ({took})"
+        f"{'; kube-proxy had missed the zone' if result.zone_missed else ''}"
     )

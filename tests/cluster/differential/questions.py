@@ -2,13 +2,14 @@
 
 import ipaddress
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
 from cluster.differential.generate import NAMESPACE, UNUSED_PORT, Made, host_addresses, vip
-from cluster.differential.ground import ORIGINS, Origin
+from cluster.differential.ground import ALIASES, ORIGINS, Origin
 from netns import addresses as plan
 from netns.addresses import FAMILIES, Family, Pair
 from netns.manifests import Manifest
@@ -60,6 +61,8 @@ class Question:
         source: the address it is dialled from; None: what routing chooses.
         sticky: whether the Service has session affinity.
         endpoints: how many endpoints could be reached at most, whatever their condition.
+        first_client: with session affinity, the number of the first address to dial from: each flow has clients of its
+            own, for those of another one may be bound to an endpoint already.
     """
 
     service: str
@@ -72,6 +75,7 @@ class Question:
     source: str | None
     sticky: bool
     endpoints: int
+    first_client: int = 0
 
     @property
     def family(self) -> Family:
@@ -164,7 +168,7 @@ def questions(seed: int, made: Iterable[tuple[Made, Manifest]]) -> list[Question
         entries = service["spec"].get("ports", [])
         ports = [_Port(one, service, entry, family) for entry in entries for family in FAMILIES]
         possible = [question for port in ports for question in _of(port)]
-        found += _draw(rng, possible)
+        found += _with_clients(_draw(rng, possible))
     found += _unallocated(rng)
     return found
 
@@ -201,6 +205,21 @@ def _askers(port: _Port, frontend: Frontend, address: str) -> Iterator[tuple[Ori
 def is_bound(address: str) -> bool:
     """Whether a load balancer's address is also the node's."""
     return any(address in vip(number) for number in range(2, 251, 2))
+
+
+def _with_clients(drawn: Iterable[Question]) -> list[Question]:
+    """The same, without those of session affinity for which there are no clients left."""
+    taken: Counter[tuple[str, str, Family, str]] = Counter()
+    found = []
+    for question in drawn:
+        key = question.port_name, question.protocol, question.family, question.origin
+        needed = ALIASES if question.lone else question.tries
+        if not question.sticky:
+            found.append(question)
+        elif taken[key] + needed <= ALIASES:
+            found.append(replace(question, first_client=taken[key]))
+            taken[key] += needed
+    return found
 
 
 def _draw(rng: Random, possible: Sequence[Question]) -> list[Question]:

@@ -1,14 +1,18 @@
 """What the comparison rests on: the seeds hold everything, and fates differ only where chance does not explain it."""
 
+import copy
+from collections import Counter
+
 import pytest
 
 from cluster.differential.cells import ROUND, deal, every_cell, whole_rounds
 from cluster.differential.fates import Fate, fate, same
-from cluster.differential.generate import cluster, every_trait
-from cluster.differential.ground import NODE
+from cluster.differential.generate import Made, cluster, every_trait
+from cluster.differential.ground import NODE, ORIGINS
 from cluster.differential.known import KNOWN, Difference, explanation
-from cluster.differential.questions import Frontend, Question
+from cluster.differential.questions import Frontend, Question, questions
 from cluster.differential.settings import SETTINGS, Settings
+from netns import addresses as plan
 from netns.manifests import Manifest
 from netns.probe import Answer, Dropped, Outcome, Refused, Rejected, Unreachable
 
@@ -65,6 +69,39 @@ def test_names_and_addresses_of_a_seed_are_nobody_elses() -> None:
         assert len(claimed) == len(set(claimed))
         names = [one["metadata"]["name"] for each in made for one in [each.service, *each.slices]]
         assert len(names) == len(set(names))
+
+
+def granted(made: Made) -> Manifest:
+    """A Service as an API server could have it: with ClusterIPs and NodePorts."""
+    service: Manifest = copy.deepcopy(made.service)
+    spec = service["spec"]
+    if made.cell.kind.served:
+        spec["clusterIPs"] = [*plan.host(plan.SERVICES, 7)]
+    for entry in spec.get("ports", []):
+        entry["nodePort"] = 30000 + entry["port"]
+    return service | ({"status": {"loadBalancer": made.status}} if made.status else {})
+
+
+def test_no_two_flows_of_a_port_share_a_client_with_affinity() -> None:
+    """Whom one flow has bound to an endpoint, another one does not dial as: it would not choose any more."""
+    for seed in range(ROUND):
+        taken: Counter[tuple[str, str, str, str | None]] = Counter()
+        for one in questions(seed, [(made, granted(made)) for made in cluster(seed)]):
+            origin = ORIGINS[one.origin]
+            if one.sticky and not one.lone:
+                clients = {origin.alias(one.family, one.first_client + number) for number in range(one.tries)}
+                assert len(clients) == one.tries
+                taken.update((one.service, one.port_name, one.protocol, client) for client in clients)
+        assert taken
+        assert max(taken.values()) == 1
+
+
+def test_flows_of_a_seed_are_many_and_each_different() -> None:
+    """At least 200, from every origin, also where the API server hands out other addresses."""
+    for seed in range(ROUND):
+        asked = questions(seed, [(made, granted(made)) for made in cluster(seed)])
+        assert len(asked) == len(set(asked)) > 200
+        assert {one.origin for one in asked} == ORIGINS.keys()
 
 
 def test_configurations_say_the_same_to_both() -> None:
