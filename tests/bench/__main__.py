@@ -18,7 +18,8 @@ from bench.checks import judge
 from bench.errors import BenchError
 from bench.plan import Beside, Task
 from bench.samples import Samples
-from cluster.programs import programs
+from cluster.go import GoError
+from cluster.programs import ProgramsError, programs
 
 _ENDINGS = {signal.SIGINT, signal.SIGTERM}
 
@@ -27,13 +28,17 @@ def main(argv: Sequence[str]) -> int:
     """Measure, print tables, write JSON."""
     arguments = _parser().parse_args(argv)
     # Built by now, if need be: measurements have neither the time nor a network.
-    folder = programs().folder if any(topic in plan.BESIDE for topic in arguments.only) else None
+    try:
+        kubernetes = programs() if any(topic in plan.BESIDE for topic in arguments.only) else None
+    except (ProgramsError, GoError) as error:
+        _say(f"{error}\nWithout Kubernetes' programs, leave these out: --only {','.join(plan.INSIDE)}")
+        return 2
     if arguments.programs:
-        print(folder or "")
+        print(kubernetes.folder if kubernetes else "")
         return 0
     began = time.monotonic()
     libnftables = measure(Task("libraries", "libraries"))["libnftables"]
-    environment = _environment(libnftables)
+    environment = _environment(libnftables) | ({"kubernetes": kubernetes.version} if kubernetes else {})
     _say(f"libnftables {libnftables}, Linux {platform.release()}, {environment['cpus']} CPUs")
     samples, raw, failed = Samples(), [], []
     queue = [
@@ -65,6 +70,8 @@ def main(argv: Sequence[str]) -> int:
     print(f"{environment['cpu']} x {environment['cpus']}, Linux {environment['kernel']},", end=" ")
     print(f"libnftables {libnftables}, Python {environment['python']}; {environment['seconds']} s,", end=" ")
     print(f"load average {environment['load average'][0]:.1f} before, {environment['load average after'][0]:.1f} after")
+    if kubernetes:
+        print(f"Kubernetes {kubernetes.version}, kube-proxy in nftables mode")
     if environment["user namespace"]:
         print("In a user namespace: one netlink message is limited in size, so figures differ from those of root.")
     print()

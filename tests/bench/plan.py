@@ -157,5 +157,7 @@ def tasks(
     yield from beside.tasks(sizes, topics)
 
 
-TOPICS = ("libraries", "load", "added", "audit", "isolation", "folder", "always", "anonymous", "pieces", *BESIDE)
+INSIDE = ("libraries", "load", "added", "audit", "isolation", "folder", "always", "anonymous", "pieces")
+"""Topics that need no other programs."""
+TOPICS = (*INSIDE, *BESIDE)
 """All topics, in the order of the report."""

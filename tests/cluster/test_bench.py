@@ -61,6 +61,12 @@ def test_figures_are_possible(run: tuple[Any, dict[tuple[str, int], dict[str, An
     assert run[1][f"replay {rival}", SERVICES]["burst changes a second"] == pytest.approx(50, rel=0.2)
 
 
+def test_the_version_of_kubernetes_is_stated(
+    run: tuple["subprocess.CompletedProcess[str]", Any], cluster_programs: Programs
+) -> None:
+    assert f"Kubernetes {cluster_programs.version}, kube-proxy" in run[0].stdout
+
+
 def test_the_table_names_both(run: tuple["subprocess.CompletedProcess[str]", Any]) -> None:
     heads = [line for line in run[0].stdout.splitlines() if line.endswith("kube-proxy / nodeproxy")]
     assert [head.partition(",")[0] for head in heads] == [

@@ -15,6 +15,7 @@ import bench.__main__ as program
 from bench.errors import BenchError
 from bench.folder import Commits
 from bench.plan import Task
+from cluster.programs import ELSEWHERE
 from netns.namespaces import Namespace
 
 EDIT = {"start s": 1.0, "edit s": [0.02], "peak KiB": 1024}
@@ -62,6 +63,23 @@ def test_exit_code_2_says_that_something_could_not_be_measured(
     assert "could not be measured: [1/2] folder 10,000" in capsys.readouterr().out
     (written,) = tmp_path.iterdir()
     assert [sample["error"] for sample in json.loads(written.read_text())["samples"]] == ["nft is not there"] * 2
+
+
+def test_programs_that_can_not_be_built_are_told_of_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ELSEWHERE, str(tmp_path))
+    assert program.main(["--only", "cluster", "--json-dir", str(tmp_path)]) == 2
+    assert "lacks etcd" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_built_for_what_needs_no_programs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ELSEWHERE, str(tmp_path))
+    assert program.main(["--programs", "--only", "load,folder"]) == 0
+    assert capsys.readouterr().out == "\n"
 
 
 def test_a_measurement_that_fails_tells_why() -> None:
