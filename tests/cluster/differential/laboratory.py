@@ -193,17 +193,25 @@ class Laboratory:
         return result
 
     def _prepare(self, seed: int, into: Result) -> dict[str, Manifest]:
-        """Have the objects of a seed in the API server, and both proxies know them."""
+        """Have the objects of a seed in the API server, and both proxies know them.
+
+        With every other seed the proxies run before there are objects, and follow as they come.
+        """
         self._clear()
         self._label_zone(ZONES[0] if into.settings.zoned else None)
+        if seed % 2:
+            self._run(into.settings)
         services = self._create(cluster(seed), into)
         self._zoned = self._mark_zones()
         self._current = seed
-        for side in (self.theirs, self.ours):
-            side.proxy.run(into.settings)
-        self._settle(self.theirs, self.ours)
+        self._run(into.settings)
         self._await_zone(into)
         return services
+
+    def _run(self, settings: Settings) -> None:
+        for side in (self.theirs, self.ours):
+            side.proxy.run(settings)
+        self._settle(self.theirs, self.ours)
 
     def _await_zone(self, result: Result) -> None:
         """Wait until both proxies know the node's zone.
