@@ -1,38 +1,32 @@
 """Both sides on one control plane: makes a seed's objects, waits for both proxies, and compares the flows' fates."""
 
 import contextlib
-import itertools
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cluster.api import ApiError
 from cluster.control_plane import AGENT, KUBE_PROXY, ControlPlane
 from cluster.differential.fates import LONG_TIMEOUT, Asker, Fate, Fates, same
-from cluster.differential.generate import NAMESPACE, SERVICE_NAME_LABEL, TARGETS, Made, cluster, host_addresses
-from cluster.differential.ground import PLAIN_POD, Ground
+from cluster.differential.generate import TARGETS, Made, cluster, host_addresses
+from cluster.differential.ground import ORIGINS, PLAIN_POD, Ground
 from cluster.differential.known import Difference, Known, explanation
-from cluster.differential.proxies import MARKER_PORT, KubeProxy, NodeProxy, Proxy
+from cluster.differential.objects import MARKER_PORT, ZONE_ENDPOINTS, Objects
+from cluster.differential.proxies import KubeProxy, NodeProxy, Proxy
 from cluster.differential.questions import Question, questions
 from cluster.differential.settings import Settings, settings_of
 from cluster.differential.states import ZONES
 from cluster.processes import Keeper, ProgramError, Scratch
-from netns import addresses as plan
 from netns.addresses import FAMILIES, Family, Pair
-from netns.manifests import Manifest, node
-from netns.probe import Answer
+from netns.manifests import Manifest
+from netns.probe import Answer, Flow, probe
 
-_ZONE_LABEL = "topology.kubernetes.io/zone"
 _SECOND_LOOKS = 2
-_CONNECTIONS = 8
 _COUNTER_LOOKS = 20
-_ZONE_ENDPOINTS = ("pod-a1", "pod-b1")
+_CLIENTS = 40
 _ZONE_PATIENCE, _ZONE_TRIES = 6.0, 25
 
 
@@ -98,6 +92,7 @@ class Laboratory:
 
     Attributes:
         theirs, ours: the two sides.
+        objects: what is in the API server.
         self_check: whether there is kube-proxy on both.
     """
 
@@ -108,8 +103,6 @@ class Laboratory:
         self._results: dict[int, Result] = {}
         self._failed: dict[int, Exception] = {}
         self._current: int | None = None
-        self._objects: list[Manifest] = []
-        self._markers = itertools.count(1)
         self._zoned = Pair("", "")
         with contextlib.ExitStack() as stack:
             scratch = Scratch()
@@ -122,8 +115,8 @@ class Laboratory:
             ours = self._kube_proxy if self_check else self._node_proxy
             self.ours = Side(plane, "nodeproxy", lambda ground: ours(ground, keeper, "ours"))
             stack.callback(self.ours.close)
-            self._make_nodes()
-            stack.callback(self._clear_all)
+            self.objects = Objects(plane.api, list(self.theirs.ground.world.nodes.values()))
+            stack.callback(self.objects.close)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -169,13 +162,50 @@ class Laboratory:
         ours = self.ours.asker.thoroughly(unsure, timeout=LONG_TIMEOUT)
         return self._differences(result, {question: theirs[question] for question in unsure}, ours, {})
 
+    def movers(self, affinity: int, pause: float) -> dict[tuple[str, Family], int]:
+        """How many of 40 clients have another one of two endpoints after a pause, by side and family.
+
+        Args:
+            affinity: the timeout of the Service's session affinity in seconds.
+            pause: seconds between a client's connections.
+        """
+        if self._current is None:
+            self._prepare(0, Result(0, settings_of(0)))
+        addresses = self.objects.serve(
+            lambda family: [{"addresses": [host_addresses(name).of(family)]} for name in ZONE_ENDPOINTS],
+            sessionAffinity="ClientIP",
+            sessionAffinityConfig={"clientIP": {"timeoutSeconds": affinity}},
+        )
+        self._settle(self.theirs, self.ours)
+        before = self._endpoints_of_clients(addresses)
+        time.sleep(pause)
+        after = self._endpoints_of_clients(addresses)
+        return {
+            key: sum(one != other for one, other in zip(found, after[key], strict=True))
+            for key, found in before.items()
+        }
+
+    def _endpoints_of_clients(self, addresses: Pair) -> dict[tuple[str, Family], list[str]]:
+        found = {}
+        origin = ORIGINS["a client"]
+        for side in (self.theirs, self.ours):
+            namespace = side.ground.host(origin.host).namespace
+            for family in FAMILIES:
+                flows = [
+                    Flow(namespace, addresses.of(family), MARKER_PORT, "TCP", origin.alias(family, number))
+                    for number in range(_CLIENTS)
+                ]
+                found[side.name, family] = [
+                    outcome.name if isinstance(outcome, Answer) else str(outcome)
+                    for outcome in probe(flows, LONG_TIMEOUT)
+                ]
+        return found
+
     # --- one seed
 
     def _look(self, seed: int) -> Result:
         result = Result(seed, settings_of(seed))
-        began = time.monotonic()
         services = self._prepare(seed, result)
-        result.seconds["objects and proxies"] = time.monotonic() - began
         began = time.monotonic()
         asked = questions(seed, [(made, services[made.name]) for made in result.made])
         theirs, ours = self._compare(asked, result, services)
@@ -197,21 +227,35 @@ class Laboratory:
 
         With every other seed the proxies run before there are objects, and follow as they come.
         """
-        self._clear()
-        self._label_zone(ZONES[0] if into.settings.zoned else None)
+        self._current = None
+        began = time.monotonic()
+        self.objects.clear()
+        into.seconds["clearing"] = time.monotonic() - began
+        self.objects.label_zone(ZONES[0] if into.settings.zoned else None)
         if seed % 2:
-            self._run(into.settings)
-        services = self._create(cluster(seed), into)
-        self._zoned = self._mark_zones()
+            self._run(into)
+        began = time.monotonic()
+        wanted = cluster(seed)
+        services, refused = self.objects.create(wanted)
+        into.made = [made for made in wanted if made.name in services]
+        into.refused = [f"{made.cell}: {refused[made.name]}" for made in wanted if made.name in refused]
+        self._zoned = self.objects.mark_zones()
+        into.seconds["creating"] = time.monotonic() - began
         self._current = seed
-        self._run(into.settings)
+        self._run(into)
+        began = time.monotonic()
         self._await_zone(into)
+        into.seconds["zone"] = time.monotonic() - began
         return services
 
-    def _run(self, settings: Settings) -> None:
+    def _run(self, into: Result) -> None:
+        began = time.monotonic()
         for side in (self.theirs, self.ours):
-            side.proxy.run(settings)
+            side.proxy.run(into.settings)
+        into.seconds["restarting"] = into.seconds.get("restarting", 0) + time.monotonic() - began
+        began = time.monotonic()
         self._settle(self.theirs, self.ours)
+        into.seconds["waiting"] = into.seconds.get("waiting", 0) + time.monotonic() - began
 
     def _await_zone(self, result: Result) -> None:
         """Wait until both proxies know the node's zone.
@@ -231,14 +275,14 @@ class Laboratory:
                 raise ProgramError(f"kube-proxy does not know its zone; its log ends:\n{self.theirs.proxy.log()}")
             if not jiggled and time.monotonic() > deadline - _ZONE_PATIENCE / 2:
                 result.zone_missed = jiggled = True
-                self._label_zone("zone-nowhere")
-                self._label_zone(ZONES[0])
+                self.objects.label_zone("zone-nowhere")
+                self.objects.label_zone(ZONES[0])
                 deadline += _ZONE_PATIENCE
 
     def _knows_zone(self, side: Side) -> bool:
         """Whether a Service with an endpoint for each zone is served by the one for this zone alone."""
         pod = side.ground.world.pod(PLAIN_POD)
-        here = f"{_ZONE_ENDPOINTS[0]}:{TARGETS[0]}"
+        here = f"{ZONE_ENDPOINTS[0]}:{TARGETS[0]}"
         for address in self._zoned:
             answers = pod.connect_times(_ZONE_TRIES, address, MARKER_PORT)
             if not all(isinstance(answer, Answer) and answer.name == here for answer in answers):
@@ -249,7 +293,7 @@ class Laboratory:
     def _settle(self, *sides: Side) -> None:
         # Twice: a sync may be under way in pieces when the first one shows.
         for _ in range(2):
-            addresses = self._mark()
+            addresses = self.objects.mark()
             for side in sides:
                 side.proxy.await_marker(addresses)
         for side in sides:
@@ -306,98 +350,6 @@ class Laboratory:
         words = [name, f"{question.address} "] if question.service else [f"{question.address} "]
         family = question.family
         return self.theirs.proxy.rules(family, words), self.ours.proxy.rules(family, words)
-
-    # --- objects
-
-    def _make_nodes(self) -> None:
-        self._plane.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        for number, one in enumerate(self.theirs.ground.world.nodes.values()):
-            manifest = node(one, **{_ZONE_LABEL: ZONES[number]})
-            status = manifest.pop("status")
-            self._plane.api.patch_status(self._plane.api.create(manifest), status)
-
-    def _label_zone(self, zone: str | None) -> None:
-        which = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.theirs.ground.node.name}}
-        self._plane.api.patch(which, {"metadata": {"labels": {_ZONE_LABEL: zone}}})
-
-    def _create(self, wanted: Iterable[Made], result: Result) -> dict[str, Manifest]:
-        lock = threading.Lock()
-        services: dict[str, Manifest] = {}
-
-        def create(made: Made) -> None:
-            try:
-                service = self._plane.api.create(made.service)
-            except ApiError as error:
-                if error.code != 422:
-                    raise
-                with lock:
-                    result.refused.append(f"{made.cell}: {error}")
-                return
-            with lock:
-                self._objects.append(service)
-            if made.status is not None:
-                service = self._plane.api.patch_status(service, {"loadBalancer": made.status})
-            for one in made.slices:
-                self._plane.api.create(one)
-                with lock:
-                    self._objects.append(one)
-            with lock:
-                services[made.name] = service
-                result.made.append(made)
-
-        with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            for done in [pool.submit(create, made) for made in wanted]:
-                done.result()
-        result.made.sort(key=lambda made: made.name)
-        return services
-
-    def _mark(self) -> Pair:
-        """Make a Service that has an endpoint, and return its ClusterIPs."""
-        return self._make_marker(lambda family: [{"addresses": [plan.pod_address(0, 99).of(family)]}])
-
-    def _mark_zones(self) -> Pair:
-        """Make a Service that has an endpoint for this zone and one for another, and return its ClusterIPs."""
-
-        def endpoints(family: Family) -> list[Manifest]:
-            return [
-                {"addresses": [host_addresses(name).of(family)], "hints": {"forZones": [{"name": zone}]}}
-                for name, zone in zip(_ZONE_ENDPOINTS, ZONES[:2], strict=True)
-            ]
-
-        return self._make_marker(endpoints)
-
-    def _make_marker(self, endpoints: Callable[[Family], list[Manifest]]) -> Pair:
-        name = f"marker-{next(self._markers)}"
-        spec = {"ipFamilyPolicy": "RequireDualStack", "ports": [{"protocol": "TCP", "port": MARKER_PORT}]}
-        metadata: Manifest = {"name": name, "namespace": NAMESPACE}
-        service = self._plane.api.create({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
-        self._objects.append(service)
-        for family in FAMILIES:
-            labelled = {"namespace": NAMESPACE, "labels": {SERVICE_NAME_LABEL: name}}
-            one = {
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": {"name": f"{name}-v{family}", **labelled},
-                "addressType": f"IPv{family}",
-                "endpoints": endpoints(family),
-                "ports": [{"name": "", "protocol": "TCP", "port": TARGETS[0]}],
-            }
-            self._objects.append(self._plane.api.create(one))
-        by_family = {":" in address: address for address in service["spec"]["clusterIPs"]}
-        return Pair(by_family[False], by_family[True])
-
-    def _clear(self) -> None:
-        objects, self._objects = self._objects, []
-        self._current = None
-        with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            for done in [pool.submit(self._plane.api.delete, one) for one in objects]:
-                done.result()
-
-    def _clear_all(self) -> None:
-        self._clear()
-        for name in self.theirs.ground.world.nodes:
-            self._plane.api.delete({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
-        self._plane.api.delete({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
 
     # --- proxies
 

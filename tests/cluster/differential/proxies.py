@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from cluster.differential.ground import NODE
+from cluster.differential.objects import MARKER_PORT
 from cluster.differential.settings import Settings
 from cluster.processes import Deadline, Keeper, Program
 from netns.addresses import FAMILIES, Family, Pair
@@ -15,7 +16,6 @@ from netns.matrix.tracking import forget_connections
 from netns.namespaces import CommandError, Namespace
 
 TABLE = "kube-proxy"
-MARKER_PORT = 9
 _PATIENCE = 90.0
 
 

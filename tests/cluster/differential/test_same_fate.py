@@ -43,6 +43,15 @@ def test_everything_came_up(all_seeds: list[int], laboratory: Laboratory) -> Non
         assert not any(lacking.values()), lacking
 
 
+def test_clients_are_remembered_as_long_on_both_sides(laboratory: Laboratory) -> None:
+    """With session affinity, all stay within the timeout; after it, some move on."""
+    stay = laboratory.movers(affinity=600, pause=4)
+    assert set(stay.values()) == {0}, stay
+    move = laboratory.movers(affinity=2, pause=6)
+    assert len(move) == 4
+    assert 0 not in move.values(), move
+
+
 def _unneeded(explained: list[tuple[Difference, object]]) -> list[str]:
     used = {known for _, known in explained}
     return [known.entry for known in KNOWN if known not in used]
