@@ -249,10 +249,11 @@ class Laboratory:
         return services
 
     def _run(self, into: Result) -> None:
-        began = time.monotonic()
         for side in (self.theirs, self.ours):
+            began = time.monotonic()
             side.proxy.run(into.settings)
-        into.seconds["restarting"] = into.seconds.get("restarting", 0) + time.monotonic() - began
+            what = f"restarting {side.name}"
+            into.seconds[what] = into.seconds.get(what, 0) + time.monotonic() - began
         began = time.monotonic()
         self._settle(self.theirs, self.ours)
         into.seconds["waiting"] = into.seconds.get("waiting", 0) + time.monotonic() - began
