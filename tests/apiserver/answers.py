@@ -161,8 +161,7 @@ class Exchange:
         self.say(error_line(_too_old("1", 2)))
         raise _StreamOverError
 
-    @staticmethod
-    def end() -> None:
+    def end(self) -> None:
         """End the stream, in the orderly way."""
         raise _StreamOverError
 
@@ -337,10 +336,13 @@ class Answers:
                 continue
             pause = max(min(left, next_bookmark - time.monotonic(), _SLICE_SECONDS), 0)
             try:
-                events, cursor = self._store.since(resource.kind, cursor, pause)
+                events, now = self._store.since(resource.kind, cursor, pause)
             except ExpiredError:
                 exchange.say(error_line(_too_old(str(cursor), self._store.revision)))
                 return
+            if now < cursor:
+                continue  # A watch from a version to come says nothing until then.
+            cursor = now
             lines = [line for event in events for line in _line(resource, wanted, event)]
             for start in range(0, len(lines), _LINES_AT_ONCE):
                 exchange.say(*lines[start : start + _LINES_AT_ONCE])

@@ -400,7 +400,9 @@ class Reflector:
 
     def _forget_version(self, error: Exception) -> None:
         """Have everything listed anew where going on from the version can't work."""
-        if isinstance(error, StatusError) and error.status not in {429, 503}:
+        # Silence again and again may have a reason too: a watch from a version that the API server has yet to reach,
+        # since it was restored from a backup, says nothing until then, not even by bookmarks.
+        if isinstance(error, SilenceError) or (isinstance(error, StatusError) and error.status not in {429, 503}):
             self._refusals += 1
         lost = isinstance(error, StatusError) and error.expired
         known = isinstance(error, (UnreachableError, _BriefWatchError))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from apiserver import ApiServer
@@ -91,7 +92,9 @@ class Following:
         try:
             self.sink.wait(lambda: self.sink.objects == wanted, seconds)
         except AssertionError:
-            assert self.sink.objects == wanted  # shows where they differ
+            objects = dict(self.sink.objects)
+            differing = [key for key in {*wanted, *objects} if wanted.get(key) != objects.get(key)]
+            pytest.fail(f"not the same within {seconds} s: {sorted(differing)}; {self.source.health()}")
 
     def wait_until_healthy(self, seconds: float = WAIT_SECONDS) -> None:
         """Wait until all kinds are followed."""
