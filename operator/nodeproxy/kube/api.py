@@ -57,6 +57,7 @@ class ApiSource:
                 random.Random(seeds.random()),  # noqa: S311
                 partial(self._deliver, resource.kind),
                 partial(self._complete, resource.kind),
+                self._wake,
             )
             for resource in resources(node_name)
         ]
@@ -91,6 +92,7 @@ class ApiSource:
     def stop(self) -> None:
         """Stop, and return when nothing more will be delivered; threads that wait for an answer end a little later."""
         self._stopping.set()
+        self._wake()
         for reflector in self._reflectors:
             reflector.abort()
         with self._lock:
@@ -126,6 +128,11 @@ class ApiSource:
                     self._begin(reflector)
                 elif reflector.is_silent():
                     reflector.abort()
+
+    def _wake(self) -> None:
+        """Have all of them try again that pause since the API server did not answer."""
+        for reflector in self._reflectors:
+            reflector.wake()
 
     def _deliver(self, kind: str, changes: Sequence[Change], problems: Sequence[Problem]) -> None:
         with self._lock:

@@ -14,31 +14,19 @@ from contextlib import contextmanager
 
 import structlog
 
+from nodeproxy.kube.backoff import Backoff, BriefWatchError
+from nodeproxy.kube.demands import Demands
 from nodeproxy.kube.inventory import Inventory, Listing
+from nodeproxy.kube.pulse import Pulse
 from nodeproxy.kube.resources import Resource
 from nodeproxy.kube.source import Change, Problem, SourceHealth
 from nodeproxy.kube.streams import Bookmark, Lines, Page, StreamError, read_bookmark, read_event, read_page
 from nodeproxy.kube.timings import Timings
-from nodeproxy.kube.transport import (
-    Answer,
-    RequestError,
-    SilenceError,
-    StatusError,
-    Transport,
-    UnreachableError,
-    read_status,
-)
+from nodeproxy.kube.transport import Answer, RequestError, StatusError, Transport, UnreachableError, read_status
 
 _log = structlog.get_logger(__name__)
 
 _NOT_SERVED = {403, 404, 405}
-_NOT_UNDERSTOOD = {400, 422}
-_REFUSALS_BEFORE_LISTING = 3
-_SLACK = 1.2  # by so much more than allowed may be waited, as the socket's own timeout should come first
-
-
-class _BriefWatchError(RequestError):
-    """A watch that the API server ends at once."""
 
 
 class Reflector:
@@ -51,6 +39,7 @@ class Reflector:
         jitter: makes pauses differ from node to node.
         deliver: takes changes that belong together.
         complete: called when a list has been delivered.
+        reached: called when the API server answers again after it had not.
     """
 
     def __init__(
@@ -61,6 +50,7 @@ class Reflector:
         jitter: random.Random,
         deliver: Callable[[Sequence[Change], Sequence[Problem]], None],
         complete: Callable[[], None],
+        reached: Callable[[], None],
     ) -> None:
         self.resource = resource
         self._transport = transport
@@ -68,30 +58,27 @@ class Reflector:
         self._jitter = jitter
         self._deliver = deliver
         self._complete = complete
+        self._reached = reached
         self._inventory = Inventory(resource.kind, resource.path)
-        self._problems: list[Problem] = []
+        self._demands = Demands(resource)
+        self._backoff = Backoff(timings, jitter)
+        self._pulse = Pulse()
         self._version = ""  # where the watch goes on; empty: list first
         self._newest = 0  # the newest version so far, as far as versions are numbers
-        self._wishes = dict(resource.wishes)
-        self._streams_lists = True
         self._page_next_list = False
-        self._failures = 0
-        self._refusals = 0
         self._answer: Answer | None = None
-        self._asked: float | None = None  # when something was last asked for or heard; None: nothing is waited for
-        self._limit = timings.answer
+        self._unanswered = False
+        self._woken = threading.Event()
         self._pending: list[Change] = []
-        self._follows = False
-        self._detail = "not read yet"
-        self._turned = time.monotonic()
-        self._heard: float | None = None
-        self._interruptions = 0
-        self._lists = 0
+        self._problems: list[Problem] = []
 
     def run(self, stopping: threading.Event) -> None:
         """List and watch until told to stop, whatever happens."""
         while not stopping.is_set():
+            self._woken.clear()
             try:
+                if self._pending:
+                    self._tell(())  # what the sink did not take the last time
                 if self._version:
                     self._watch()
                 else:
@@ -101,6 +88,10 @@ class Reflector:
                     return
                 self._failed(error, stopping)
 
+    def wake(self) -> None:
+        """The API server answers: end a pause that was made because it did not."""
+        self._woken.set()
+
     def abort(self) -> None:
         """End the answer that is being read."""
         answer = self._answer
@@ -109,30 +100,18 @@ class Reflector:
 
     def is_silent(self) -> bool:
         """Whether nothing has come for longer than it may, though something is waited for."""
-        asked = self._asked
-        return asked is not None and time.monotonic() - asked > _SLACK * self._limit
+        return self._pulse.is_silent()
 
     def health(self) -> SourceHealth:
         """How well the resource is followed."""
-        now = time.monotonic()
-        silent = self.is_silent()
-        return SourceHealth(
-            name=self.resource.kind,
-            healthy=self._follows and not silent,
-            detail="nothing is heard of it" if silent else self._detail,
-            since=now - self._turned,
-            heard=None if self._heard is None else now - self._heard,
-            interruptions=self._interruptions,
-            lists=self._lists,
-            left_out=self._inventory.left_out,
-        )
+        return self._pulse.health(self.resource.kind, self._inventory.left_out)
 
     # --- lists -----------------------------------------------------------------------------------------------------
 
     def _list(self) -> None:
         """Read everything; where that is a stream, go on watching on it."""
         paged, self._page_next_list = self._page_next_list, False
-        if self._streams_lists and not paged:
+        if self._demands.streams_lists and not paged:
             self._watch(Listing())
         else:
             self._replace(*self._read_pages())
@@ -156,15 +135,12 @@ class Reflector:
                 return listing, version
 
     def _read_page(self, rest: str, *, limit: bool) -> Page:
-        query = self._selection()
-        if limit:
-            query["limit"] = "500"
-        if rest:
-            query["continue"] = rest
-        with self._asking(query, compressed=True) as answer:
-            body = answer.body()
-        self._hear()
-        return read_page(body)
+        with self._asking(self._demands.page(rest, limit=limit), compressed=True) as answer:
+            pieces = []
+            for piece in answer.chunks():
+                self._pulse.hear()
+                pieces.append(piece)
+        return read_page(b"".join(pieces))
 
     def _replace(self, listing: Listing, version: str, *, streamed: bool = False) -> bool:
         """Take a list for what there is, once it is beyond doubt.
@@ -178,12 +154,13 @@ class Reflector:
             listing, version = self._read_pages()
             streamed = False
         changes = self._inventory.replace(listing)
-        self._lists += 1
+        self._pulse.lists += 1
         self._page_next_list = False
         self._tell(changes)
+        self._complete()
+        # Only now: had the sink not taken it, all would have to be listed again.
         self._version = version
         self._newest = _number(version)
-        self._complete()
         _log.info(
             "listed",
             resource=self.resource.path,
@@ -207,13 +184,9 @@ class Reflector:
         Args:
             listing: an empty one: get everything that is there first, by the same stream.
         """
-        query = self._selection()
-        query |= {"watch": "true", "allowWatchBookmarks": "true"}
-        query["timeoutSeconds"] = str(max(1, round(self._jitter.uniform(*self._timings.watch))))
-        if listing is None:
-            query["resourceVersion"] = self._version
-        else:
-            query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        seconds = self._jitter.uniform(*self._timings.watch)
+        demands = self._demands
+        query = demands.watch(self._version, seconds) if listing is None else demands.streamed_list(seconds)
         started = time.monotonic()
         lines = Lines()
         quiet = True
@@ -223,7 +196,7 @@ class Reflector:
             else:
                 self._page_next_list = True  # should this come to nothing
             for chunk in answer.chunks():
-                self._hear()
+                self._pulse.hear()
                 complete = lines.feed(chunk)
                 if listing is not None:
                     complete, bookmark = self._take_initial(listing, complete)
@@ -236,23 +209,25 @@ class Reflector:
                     self._take(complete)
                     quiet = False
                 if not quiet or (listing is None and time.monotonic() - started > self._timings.steady):
-                    self._failures = self._refusals = 0
+                    self._backoff.settled()
         if listing is not None:
             msg = "the stream ended before everything had come"
             raise UnreachableError(msg)
-        if quiet and time.monotonic() - started < self._timings.brief:
+        lasted = time.monotonic() - started
+        if quiet and lasted < self._timings.brief:
             msg = "the watch was ended at once"
-            raise _BriefWatchError(msg)
+            raise BriefWatchError(msg)
+        if lasted > self._timings.steady:
+            self._backoff.settled()
 
     def _begin_watch(self, answer: Answer) -> None:
         """Everything has been listed, and what comes now are changes."""
-        self._limit = self._timings.silence
-        answer.allow_silence(self._limit)
-        if not self._follows:
-            if self._interruptions:
-                _log.info("followed again", resource=self.resource.path)
-            self._turned = time.monotonic()
-        self._follows, self._detail = True, ""
+        limit = self._timings.silence
+        self._pulse.wait(limit)
+        answer.allow_silence(limit)
+        if self._pulse.interruptions and not self._pulse.follows:
+            _log.info("followed again", resource=self.resource.path)
+        self._pulse.set(follows=True, detail="")
 
     def _take_initial(self, listing: Listing, lines: list[bytes]) -> tuple[list[bytes], Bookmark | None]:
         """Take initial events into a list, up to the bookmark that ends them.
@@ -271,7 +246,7 @@ class Reflector:
             if bookmark.ends_initial_events:
                 return lines[index + 1 :], bookmark
             # An API server that knows initial events sends no other bookmark before.
-            self._streams_lists = False
+            self._demands.streams_lists = False
             msg = "the API server does not stream lists"
             raise StreamError(msg)
         return [], None
@@ -301,25 +276,22 @@ class Reflector:
 
     # --- both --------------------------------------------------------------------------------------------------------
 
-    def _selection(self) -> dict[str, str]:
-        return {**self.resource.selectors, **self._wishes}
-
     @contextmanager
     def _asking(self, query: dict[str, str], *, compressed: bool = False) -> Iterator[Answer]:
         """A request whose answer :meth:`abort` can end; one may be made while another's answer is being read."""
-        before = self._answer, self._limit
-        self._limit = self._timings.answer
-        self._asked = time.monotonic()
+        answer_before, limit_before = self._answer, self._pulse.waiting
+        limit = self._timings.answer
+        self._pulse.wait(limit)
         try:
-            with self._transport.get(self.resource.path, query, self._limit, compressed=compressed) as answer:
+            with self._transport.get(self.resource.path, query, limit, compressed=compressed) as answer:
                 self._answer = answer
+                if self._unanswered:
+                    self._unanswered = False
+                    self._reached()
                 yield answer
         finally:
-            self._answer, self._limit = before
-            self._asked = None if self._answer is None else time.monotonic()
-
-    def _hear(self) -> None:
-        self._heard = self._asked = time.monotonic()
+            self._answer = answer_before
+            self._pulse.wait(limit_before)
 
     def _tell(self, changes: Sequence[Change]) -> None:
         """Hand over changes, and problems if they are others than before; what can't be is with the next ones."""
@@ -332,83 +304,41 @@ class Reflector:
 
     # --- failures ----------------------------------------------------------------------------------------------------
 
-    def _absent(self, reason: str, stopping: threading.Event) -> None:
-        """Go on without an optional resource, and ask for it now and then."""
-        if self._detail != reason:
-            _log.info("resource not served", resource=self.resource.path, reason=reason)
-        if not self._lists:
-            self._complete()
-        self._turned = self._turned if self._follows else time.monotonic()
-        self._follows, self._detail = True, reason
-        self._failures = 0
-        stopping.wait(self._timings.absent * self._jitter.uniform(0.5, 1.0))
-
     def _failed(self, error: Exception, stopping: threading.Event) -> None:
         """Take note of a failure, and pause."""
         if isinstance(error, StatusError):
             if error.status in _NOT_SERVED and self.resource.optional:
                 self._absent(str(error), stopping)
                 return
-            if self._concede(error):
+            if self._demands.concede(error, listing=not self._version):
+                _log.info("asking the API server for less", resource=self.resource.path, reason=error.message)
                 return
-        self._forget_version(error)
-        if self._follows:
-            self._turned = time.monotonic()
-        self._follows = False
-        self._detail = str(error)
-        self._interruptions += 1
-        pause = self._pause(error)
-        self._failures += 1
+        if self._backoff.must_list(error):
+            self._version = ""
+        pause = self._backoff.failed(error)
+        self._pulse.interruptions += 1
+        self._pulse.set(follows=False, detail=str(error))
         log = _log.warning if isinstance(error, (RequestError, StreamError)) else _log.exception
         log(
             "following interrupted",
             resource=self.resource.path,
             error=str(error),
             kind=type(error).__name__,
-            failures=self._failures,
+            failures=self._backoff.failures,
             retry_seconds=round(pause, 2),
         )
-        stopping.wait(pause)
+        self._unanswered = isinstance(error, UnreachableError)
+        (self._woken if self._unanswered else stopping).wait(pause)
 
-    def _pause(self, error: Exception) -> float:
-        """Seconds to wait: anything up to a bound that doubles ("full jitter"), and what the API server asks for."""
-        timings = self._timings
-        if isinstance(error, SilenceError) and not self._failures:
-            return 0.0  # long enough already
-        bound = min(timings.most_backoff, timings.first_backoff * 2 ** min(self._failures, 30))
-        pause = self._jitter.uniform(0, bound)
-        asked = error.retry_after if isinstance(error, StatusError) else None
-        return pause + min(asked, timings.most_wait) if asked else pause
-
-    def _concede(self, error: StatusError) -> bool:
-        """Ask for less next time if the API server does not understand what it was asked for.
-
-        Returns:
-            whether there is something less to ask for.
-        """
-        if error.status not in _NOT_UNDERSTOOD:
-            return False
-        about_fields = "field label" in error.message or "fieldSelector" in error.message
-        if self._wishes and (about_fields or not self._streams_lists or self._version):
-            self._wishes = {}
-        elif self._streams_lists and not self._version and not about_fields:
-            self._streams_lists = False
-        else:
-            return False
-        _log.info("asking the API server for less", resource=self.resource.path, reason=error.message)
-        return True
-
-    def _forget_version(self, error: Exception) -> None:
-        """Have everything listed anew where going on from the version can't work."""
-        # Silence again and again may have a reason too: a watch from a version that the API server has yet to reach,
-        # since it was restored from a backup, says nothing until then, not even by bookmarks.
-        if isinstance(error, SilenceError) or (isinstance(error, StatusError) and error.status not in {429, 503}):
-            self._refusals += 1
-        lost = isinstance(error, StatusError) and error.expired
-        known = isinstance(error, (UnreachableError, _BriefWatchError))
-        broken = not known and not isinstance(error, StatusError)
-        if lost or broken or self._refusals >= _REFUSALS_BEFORE_LISTING:
-            self._version, self._refusals = "", 0
+    def _absent(self, reason: str, stopping: threading.Event) -> None:
+        """Go on without an optional resource, and ask for it now and then."""
+        if self._pulse.detail != reason:
+            _log.info("resource not served", resource=self.resource.path, reason=reason)
+        if not self._pulse.lists:
+            self._complete()
+        self._pulse.set(follows=True, detail=reason)
+        self._backoff.settled()
+        stopping.wait(self._timings.absent * self._jitter.uniform(0.5, 1.0))
 
 
 def _number(version: str) -> int:

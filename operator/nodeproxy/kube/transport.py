@@ -99,19 +99,8 @@ class Answer:
         if sock is not None:
             sock.settimeout(seconds)
 
-    def body(self) -> bytes:
-        """All of it, decompressed.
-
-        Raises:
-            UnreachableError: it broke off.
-        """
-        with _told():
-            body = bytes(self._response.read(decode_content=True))
-        self._whole = True
-        return body
-
     def chunks(self) -> Iterator[bytes]:
-        """Pieces of it, as they come; ends where the server ends it.
+        """Pieces of it, decompressed, as they come; ends where the server ends it.
 
         Raises:
             UnreachableError: it broke off, or nothing came for as long as the request said.
